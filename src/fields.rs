@@ -191,11 +191,31 @@ impl Fields {
     /// are left out.
     pub fn end_to_end(&self) -> impl Iterator<Item = Field<'_>> {
         let nominates = self.contains("connection");
-        self.iter().filter(move |field| {
-            let is_nominated =
-                || self.elements("connection").any(|nominated| nominated.eq_ignore_ascii_case(field.name));
-            !is_hop_by_hop(field.name) && (!nominates || !is_nominated())
-        })
+        self.iter().filter(move |field| !is_hop_by_hop(field.name) && !(nominates && self.nominates(field.name)))
+    }
+
+    /// Removes the fields with names for which `is_removed` holds; it also gets the whole list as it was.
+    pub fn remove(&mut self, is_removed: impl Fn(&Self, &[u8]) -> bool) {
+        let name = |line: &FieldSpan| self.text.get(line.start..line.start.saturating_add(line.name));
+        if self.lines.iter().filter_map(name).any(|name| is_removed(self, name)) {
+            let kept = Self::with_capacity(self.lines.len(), self.text.len());
+            let before = std::mem::replace(self, kept);
+            before.iter().filter(|field| !is_removed(&before, field.name)).for_each(|field| self.push_field(field));
+        }
+    }
+
+    /// Removes the fields that the `Connection` field names, except those that have a meaning on every connection.
+    pub fn remove_nominated(&mut self) {
+        if self.contains("connection") {
+            self.remove(|fields, name| {
+                !is_hop_by_hop(name) && !name.eq_ignore_ascii_case(b"expect") && fields.nominates(name)
+            });
+        }
+    }
+
+    /// Whether the `Connection` field names this field.
+    fn nominates(&self, name: &[u8]) -> bool {
+        self.elements("connection").any(|nominated| nominated.eq_ignore_ascii_case(name))
     }
 
     /// The lines as they are sent, without the empty one that ends a head.
@@ -232,7 +252,8 @@ impl From<&HeaderMap> for Fields {
     }
 }
 
-fn is_hop_by_hop(name: &[u8]) -> bool {
+/// Whether a field with this name concerns one connection only.
+pub fn is_hop_by_hop(name: &[u8]) -> bool {
     HOP_BY_HOP_MARKS.may_hold(NameFilter::of(name))
         && HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop.as_bytes()))
 }
@@ -268,6 +289,15 @@ mod tests {
         ]);
         let names: Vec<_> = fields.end_to_end().map(|field| (field.name, field.value)).collect();
         assert_eq!(names, [(&b"X-End"[..], &b"2"[..])]);
+        let mut received = fields.clone();
+        received.remove_nominated();
+        assert_eq!((received.len(), received.get("x-hop"), received.get("x-end")), (4, None, Some(&b"2"[..])));
+        let mut upgraded = Fields::default();
+        upgraded.push("Connection", "Upgrade");
+        upgraded.push("Upgrade", "websocket");
+        let before = upgraded.clone();
+        upgraded.remove_nominated();
+        assert_eq!(upgraded, before);
     }
 
     #[test]

@@ -200,6 +200,13 @@ impl Service for WorkerGateway {
 }
 
 impl Exchange for RequestContext {
+    fn receive(&self, request: &mut RequestHead) {
+        // another proxy answers for the fields of the requests that it asks about
+        if self.serves == ListenerService::Proxy {
+            facts::remove_untrusted(&mut request.fields, self.peer.address(), &self.active.ruleset);
+        }
+    }
+
     fn max_collected(&self) -> Option<usize> {
         (self.serves.speaks_grpc() && self.version == Version::Http2).then_some(decisions::MAX_MESSAGE)
     }

@@ -37,6 +37,7 @@ pub mod upstream;
 pub mod verdict;
 pub mod words;
 
+pub use crate::fields::is_hop_by_hop;
 pub use access::{Access, Bypass, Callers};
 pub use cors::{Cors, Origins};
 pub use credential::{CredentialSource, JwtRules};

@@ -1,9 +1,13 @@
 //! Keys: the values that a limit counts by, or by which an upstream chooses nodes.
 
+use http::HeaderName;
+use http::header::HOST;
+
 use crate::config::problem::Problem;
 use crate::config::read::{Field, unique_items};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::NAMED_PART;
+use crate::ruleset::is_hop_by_hop;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
 
 pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `route_pattern`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
@@ -46,7 +50,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
     });
     let repeated = repeated?;
     let mut parts = section.fields().filter_map(|(kind, name)| match kind {
-        "header" => Some(name.request_header_name().map(|name| KeyPart::Header(name, repeated))),
+        "header" => Some(header(&name).map(|name| KeyPart::Header(name, repeated))),
         "query" => Some(name.read(named).map(|name| KeyPart::Query(name, repeated))),
         "cookie" => Some(name.read(cookie_name).map(|name| KeyPart::Cookie(name, repeated))),
         "path_segment" => Some(name.read(named).map(KeyPart::PathSegment)),
@@ -81,6 +85,19 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
     field.fail(problem.expected(EXPECTED))
 }
 
+/// Reads the name of a header field whose value is a part of a key: one that upstreams get, so that clients cannot make it up.
+fn header(field: &Field<'_>) -> Option<HeaderName> {
+    match field.request_header_name()? {
+        name if name == HOST => {
+            field.fail(field.error("has several spellings for each host").hint("write `host`, without `header`"))
+        }
+        name if is_hop_by_hop(name.as_str().as_bytes()) => {
+            field.fail(field.error("concerns one connection only: no upstream gets it, and clients can make it up"))
+        }
+        name => Some(name),
+    }
+}
+
 pub(super) fn named(text: &str) -> Result<String, InvalidValue> {
     match text.is_empty() {
         true => Err(invalid("is empty")),
@@ -90,7 +107,7 @@ pub(super) fn named(text: &str) -> Result<String, InvalidValue> {
 
 pub(super) fn cookie_name(text: &str) -> Result<String, InvalidValue> {
     // names of cookies and of header fields consist of the same characters (RFC 6265, section 4.1.1)
-    match http::HeaderName::from_bytes(text.as_bytes()) {
+    match HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),
         Err(_) => Err(invalid("is not the name of a cookie")),
     }

@@ -21,7 +21,7 @@ use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::awaited_body::{BodyFields, BodySource};
 use crate::gateway::caller::Caller;
-use crate::gateway::facts::{self, Target};
+use crate::gateway::facts::{self, Head, Target};
 use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
 use crate::gateway::respond::Answer;
 use crate::gateway::upstream::Pool;
@@ -249,7 +249,9 @@ impl ResolvedRequest {
     async fn resolve(config: ExplainedConfig<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
         let ExplainedConfig { ruleset, lookup, hashers, pools: _ } = config;
         let mut explanation = Explanation::EMPTY;
-        let head = question.head();
+        let mut headers = question.head().headers.clone();
+        facts::remove_untrusted(&mut headers, question.head().peer, ruleset);
+        let head = Head { headers: &headers, ..question.head() };
         let sized = facts::check_size(head.raw_target, head.headers, &ruleset.request_head);
         let target = sized.and_then(|()| facts::check_method(head.method)).and_then(|()| head.target());
         let target = match target {

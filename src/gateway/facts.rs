@@ -10,7 +10,7 @@ use crate::fields::{Field, Fields};
 pub use crate::http::syntax::{Refused, is_target_byte};
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::Route;
-use crate::ruleset::{AddressHeader, ClientAddress, HeadLimits, host, path};
+use crate::ruleset::{AddressHeader, ClientAddress, HeadLimits, Ruleset, host, path};
 
 mod forwarded;
 
@@ -83,6 +83,23 @@ impl<'a> Head<'a> {
             body: None,
         }
     }
+}
+
+/// Removes the fields that only a trusted proxy may send, unless `peer` is one: the client's own statements about earlier
+/// hops choose no route or key, and no upstream gets them.
+pub fn remove_untrusted(headers: &mut Fields, peer: Option<IpAddr>, ruleset: &Ruleset) {
+    if !ruleset.client_address.is_trusted(peer) {
+        headers.remove(|_, name| is_hop_field(name));
+    }
+}
+
+/// Whether a field makes a statement about earlier hops.
+fn is_hop_field(name: &[u8]) -> bool {
+    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    matches!(name.first(), Some(b'f' | b'F' | b'x' | b'X'))
+        && (begins(b"x-forwarded-")
+            || name.eq_ignore_ascii_case(b"forwarded")
+            || name.eq_ignore_ascii_case(b"x-real-ip"))
 }
 
 /// Checks a head's size.

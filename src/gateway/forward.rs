@@ -33,7 +33,6 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
         outgoing.target.push(b'?');
         outgoing.target.extend_from_slice(query.as_bytes());
     }
-    let trusted = context.active.ruleset.client_address.is_trusted(context.peer.address());
     // the gateway cannot read a compressed response as it passes
     let reads_body =
         context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.reads_body(&context.active.ruleset));
@@ -43,7 +42,6 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
     let is_dropped = |name: &[u8]| {
         is(name, "host")
             || is(name, FORWARDED_FOR)
-            || (!trusted && is_hop_field(name))
             || (reads_body && is(name, "accept-encoding"))
             // the gateway has already sent 100 (Continue) to the client
             || (context.awaited_body.is_some() && is(name, "expect"))
@@ -56,7 +54,7 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
     for field in received.end_to_end().filter(|field| !is_dropped(field.name)) {
         fields.push_field(field);
     }
-    add_forwarded(request, context, route, trusted, fields);
+    add_forwarded(request, context, route, fields);
     if let Some(span) = &span {
         push_unless_set(fields, route, trace::TRACEPARENT, span);
     }
@@ -69,26 +67,25 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
     Some(outgoing)
 }
 
-/// Adds the fields that tell the upstream whom it serves. A client's statements about earlier hops pass only if it is a
-/// trusted proxy.
-fn add_forwarded(request: &RequestHead, context: &RequestContext, route: &Route, trusted: bool, fields: &mut Fields) {
+/// Adds the fields that tell the upstream whom it serves, to those of trusted proxies.
+fn add_forwarded(request: &RequestHead, context: &RequestContext, route: &Route, fields: &mut Fields) {
     let edits = &route.request_headers;
     if let Some(peer) = context.peer.address_text().filter(|_| !edits.concerns(FORWARDED_FOR.as_bytes())) {
         fields.push_with(FORWARDED_FOR, peer.len(), |chain| {
-            for line in request.fields.get_all(FORWARDED_FOR).filter(|_| trusted) {
+            for line in request.fields.get_all(FORWARDED_FOR) {
                 chain.extend_from_slice(line);
                 chain.extend_from_slice(b", ");
             }
             chain.extend_from_slice(peer.as_bytes());
         });
-    } else if trusted && context.peer.address().is_none() {
+    } else if context.peer.address().is_none() {
         request.fields.get_all(FORWARDED_FOR).for_each(|line| push_unless_set(fields, route, FORWARDED_FOR, line));
     }
-    if !trusted || !request.fields.contains(FORWARDED_PROTO) {
+    if !request.fields.contains(FORWARDED_PROTO) {
         let proto = if context.peer.tls_info.is_some() { "https" } else { "http" };
         push_unless_set(fields, route, FORWARDED_PROTO, proto);
     }
-    if !trusted || !request.fields.contains(FORWARDED_HOST) {
+    if !request.fields.contains(FORWARDED_HOST) {
         let authority = context.target.as_ref().map_or("", |target| &target.authority);
         push_unless_set(fields, route, FORWARDED_HOST, authority);
     }
@@ -126,12 +123,6 @@ pub fn marks(context: &RequestContext) -> impl Iterator<Item = (&HeaderName, Str
         let limits: Vec<&str> = marks.map(|(_, limit)| limit).collect();
         (!limits.is_empty()).then(|| (header, limits.join(", ")))
     })
-}
-
-/// Whether a field makes a statement about earlier hops.
-fn is_hop_field(name: &[u8]) -> bool {
-    let prefix = name.get(.."x-forwarded-".len()).unwrap_or_default();
-    is(prefix, "x-forwarded-") || is(name, "forwarded") || is(name, "x-real-ip")
 }
 
 /// The fields of the response to the client.

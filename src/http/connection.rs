@@ -121,7 +121,7 @@ async fn serve_http1<S: Service>(
                 let served = {
                     let mut request = Client::Http1(&mut client);
                     // part of the connection's own memory: an allocation for each request would cost more
-                    let serving = pin!(exchange::serve(worker, &mut request, &head, peer, tracker, timer));
+                    let serving = pin!(exchange::serve(worker, &mut request, &mut head, peer, tracker, timer));
                     catch_panic(serving).await
                 };
                 match served {

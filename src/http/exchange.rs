@@ -40,13 +40,14 @@ pub(super) enum ExchangeOutcome {
 pub(super) async fn serve<S: Service>(
     worker: &Worker<S>,
     client: &mut Client<'_>,
-    request: &RequestHead,
+    request: &mut RequestHead,
     peer: &Arc<Peer>,
     tracker: &mut ConnectionTracker,
     timer: &mut Timer,
 ) -> ExchangeOutcome {
     let _request = worker.traffic.request();
     let mut exchange = worker.service.begin(peer, request.version, timer.now());
+    exchange.receive(request);
     let mut body = Vec::new();
     if let Some(max) = exchange.max_collected() {
         // boxed because it is large, and most requests do not need it

@@ -40,7 +40,7 @@ pub struct RequestHead {
     pub target: Vec<u8>,
     /// The version of the request.
     pub version: Version,
-    /// The header fields, except those with an underscore in their name.
+    /// The header fields, except those with an underscore in their name and those that `Connection` names.
     pub fields: Fields,
     /// The framing of the body.
     pub framing: Framing,
@@ -111,6 +111,8 @@ impl HeadReader {
             } else if line.is_empty() {
                 head.framing = self.request_framing(head.version)?;
                 check_nominated(&head.fields)?;
+                // the upstream does not get them, so no route, key or credential may depend on them
+                head.fields.remove_nominated();
                 return Ok(Some(self.read));
             } else {
                 self.request_field(line, bytes.get(start..self.read).unwrap_or_default(), head)?;

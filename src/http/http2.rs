@@ -246,12 +246,12 @@ async fn serve_stream<S: Service>(
 ) -> bool {
     let mut tracker = ConnectionTracker::stream(&worker);
     let mut timer = Timer::new(Rc::clone(&worker.clock));
-    let (head, read) = request_head(&request);
+    let (mut head, read) = request_head(&request);
     let mut client = Client::Http2(Box::new(Http2Client::new(&head, request.into_body(), respond)));
     let ended = match read {
         Ok(()) => {
             let served = {
-                let serving = pin!(exchange::serve(&worker, &mut client, &head, &peer, &mut tracker, &mut timer));
+                let serving = pin!(exchange::serve(&worker, &mut client, &mut head, &peer, &mut tracker, &mut timer));
                 catch_panic(serving).await
             };
             match served {

@@ -45,6 +45,9 @@ pub trait Service: 'static {
 
 /// One request while it is handled. Dropping it ends the request, whatever the outcome.
 pub trait Exchange {
+    /// Removes from a head that has just arrived the fields that its sender may not set. Called before all other methods.
+    fn receive(&self, request: &mut RequestHead);
+
     /// The maximum size of a body that has to be read whole before the decision; `None` if the head suffices.
     fn max_collected(&self) -> Option<usize>;
 

@@ -283,6 +283,36 @@ fn a_key_in_a_field_is_its_whole_value_and_neither_its_case_nor_its_length_makes
     assert_eq!(admitted(&[b"x-api-key: d", b"X-Api-Key: e"]), 0);
 }
 
+#[test]
+fn a_field_that_no_upstream_gets_is_no_key_and_chooses_no_route() {
+    let origin = Origin::start();
+    let by = |name: &str| {
+        format!("{{ algorithm: gcra, rate: 1/h, burst: 2, key: {{ header: {name} }}, missing_key: shared_bucket }}")
+    };
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ guard: {}, real: {} }}
+routes:
+  - {{ name: real, match: {{ path: /real }}, upstream: origin, limits: [real] }}
+  - {{ name: beta, match: {{ headers: {{ x-beta: true }} }}, upstream: origin }}
+  - {{ name: secure, match: {{ headers: {{ x-forwarded-proto: https }} }}, upstream: origin }}
+  - {{ name: other, upstream: origin, limits: [guard] }}
+",
+        origin.upstream(),
+        by("x-api-key"),
+        by("x-real-ip"),
+    ));
+    let statuses = |target: &str, fields: &[(&str, &str)]| {
+        ["1", "2", "3"].map(|made_up| {
+            gateway.get(target, &[fields, &[("x-api-key", made_up), ("x-real-ip", made_up)]].concat()).status
+        })
+    };
+    assert_eq!(statuses("/", &[("connection", "close, X-Api-Key")]), [200, 200, 429]);
+    assert_eq!(statuses("/", &[("connection", "x-beta, x-api-key"), ("x-beta", "1")]), [429; 3]);
+    assert_eq!(statuses("/", &[("connection", "x-api-key"), ("x-forwarded-proto", "https")]), [429; 3]);
+    assert_eq!(statuses("/real", &[]), [200, 200, 429]);
+    assert_eq!(statuses("/", &[("x-beta", "1")]), [200; 3]);
+}
+
 /// A gateway with routes whose limits use a header, a query parameter and a cookie as the key, each with this `repeated`
 /// setting.
 fn by_fields(origin: &Origin, repeated: &str) -> Gateway {

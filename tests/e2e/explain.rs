@@ -122,6 +122,7 @@ fn what_is_explained_is_what_happens() {
         ("GET", "/tenants/a", &[("x-tenant", "t")]),
         ("GET", "/tenants/a", &[("x-tenant", "t")]),
         ("GET", "/tenants/a/b", &[("x-tenant", "t")]),
+        ("GET", "/tenants/a", &[("x-tenant", "t"), ("connection", "x-tenant")]),
         ("GET", "/x", &[("host", "a.example.com"), ("x-api-key", SECRET)]),
         ("GET", "/x", &[("host", "a.example.com"), ("x-api-key", "k2")]),
         ("GET", "/x", &[("host", "example.com")]),

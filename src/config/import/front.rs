@@ -272,7 +272,10 @@ pub(super) fn key(parts: &[String]) -> String {
 
 /// Formats a part of a key as YAML: a field that requests carry.
 pub(super) fn key_field(kind: &str, name: &str) -> String {
-    format!("{{ {kind}: {} }}", scalar(name))
+    match (kind, name) {
+        ("header", "host") => "host".to_owned(),
+        _ => format!("{{ {kind}: {} }}", scalar(name)),
+    }
 }
 
 /// The setting for the status of denials in YAML, with a comma in front; empty for 429.

@@ -123,6 +123,7 @@ impl Question {
                 headers.push(name, value);
             }
         }
+        headers.remove_nominated();
         let target = target(url, &mut headers)?;
         Ok(Self { method, target, headers, client, secure: url.starts_with("https://"), body: Vec::new() })
     }
