@@ -370,6 +370,24 @@ fn a_part_of_a_key_that_comes_twice_gives_no_fresh_bucket() {
     assert_eq!(let_through(&last, other, me), [2; 3]);
 }
 
+#[test]
+fn spellings_of_a_cookie_and_of_a_credential_are_one_key() {
+    let origin = Origin::start();
+    let gateway = by_fields(&origin, "");
+    let statuses = |values: [&str; 5]| values.map(|value| gateway.get("/cookie", &[("cookie", value)]).status);
+    let spellings = ["user=me", "a=b; user= me", "user=\"me\"", "user =me ;a=b", "user\t=\t\"me\""];
+    assert_eq!(statuses(spellings), [200, 200, 429, 429, 429]);
+    assert_eq!(
+        statuses(["user=", "user= ", "user=\"\"", "user=me; user =\"me\"", "user=ME"]),
+        [200, 200, 429, 400, 200]
+    );
+    let limit = "{ algorithm: gcra, rate: 1/h, burst: 2, key: { header: authorization } }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    let values = ["Bearer k", "bearer k", "BEARER   k", "Bearer\tk", "Bearer K", "k", "K"];
+    let statuses = values.map(|value| gateway.get("/", &[("authorization", value)]).status);
+    assert_eq!(statuses, [200, 200, 429, 429, 200, 200, 200]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn crumbs_of_a_cookie_over_http2_are_looked_at_together() {
     let origin = Origin::start();

@@ -185,9 +185,9 @@ fn value(part: &KeyPart, text: &str, context: &KeyContext<'_>) -> Result<Value<'
                 |pools: &[Arc<Pool>]| pools.iter().any(|pool| pool.instance_names().iter().any(|name| name == text));
             one_of(context.pools.is_none_or(is_address), "node")
         }
+        KeyPart::Header(name, _) => Ok(Value::Bytes(Cow::Owned(key::header_value(name, text.as_bytes()).into_owned()))),
         KeyPart::Method
         | KeyPart::Group(_)
-        | KeyPart::Header(..)
         | KeyPart::Query(..)
         | KeyPart::Cookie(..)
         | KeyPart::PathSegment(_)

@@ -3,6 +3,9 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use http::HeaderName;
+use http::header::AUTHORIZATION;
+
 use super::{Caller, Facts, KeyPart, Repeated, Resolved};
 use crate::fields::Fields;
 use crate::ruleset::path::named_segment;
@@ -47,7 +50,7 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
         KeyPart::PathSegment(name) => named_segment(resolved.path_pattern, facts.path, name),
         KeyPart::Descriptor(_) => None,
         KeyPart::Header(name, repeated) => {
-            return one(facts.headers.get_all(name.as_str()).map(Cow::Borrowed), *repeated);
+            return one(facts.headers.get_all(name.as_str()).map(|value| header_value(name, value)), *repeated);
         }
         KeyPart::Query(name, repeated) => {
             return one(query_values(facts.query, name).map(Cow::Owned), *repeated);
@@ -82,6 +85,20 @@ fn one<'f>(mut values: impl Iterator<Item = Cow<'f, [u8]>>, repeated: Repeated) 
     Ok(Value::Bytes(value))
 }
 
+/// The value of a header field in the one spelling that is counted: upstreams take the scheme of a credential in any case,
+/// with any white space behind it (RFC 9110, section 11.4).
+pub fn header_value<'v>(name: &HeaderName, value: &'v [u8]) -> Cow<'v, [u8]> {
+    if *name != AUTHORIZATION {
+        return Cow::Borrowed(value);
+    }
+    match value.iter().position(u8::is_ascii_whitespace).and_then(|end| value.split_at_checked(end)) {
+        Some((scheme, credentials)) => {
+            Cow::Owned([&scheme.to_ascii_lowercase(), &b" "[..], credentials.trim_ascii()].concat())
+        }
+        None => Cow::Borrowed(value),
+    }
+}
+
 /// The values of the query parameter `wanted`, percent-decoded (`+` is a space), in the order of the query.
 pub fn query_values(query: Option<&str>, wanted: &str) -> impl Iterator<Item = Vec<u8>> {
     let decode = |text: &str| -> Vec<u8> { percent_encoding::percent_decode_str(&text.replace('+', " ")).collect() };
@@ -91,13 +108,15 @@ pub fn query_values(query: Option<&str>, wanted: &str) -> impl Iterator<Item = V
     })
 }
 
-/// The values of the cookies of this name (RFC 6265), in the order of the request.
+/// The values of the cookies of this name (RFC 6265), in the order of the request, without white space and quotes around
+/// them, which many servers do not count in.
 pub fn cookies<'a>(headers: &'a Fields, wanted: &str) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all("cookie");
     lines.flat_map(|line| line.split(|byte| *byte == b';')).filter_map(move |pair| {
-        let pair = pair.trim_ascii();
-        let equals = pair.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = pair.split_at(equals);
-        (name == wanted.as_bytes()).then(|| value.split_first().map_or(&[][..], |(_, value)| value))
+        let (name, value) = pair.split_at_checked(pair.iter().position(|byte| *byte == b'=')?)?;
+        (name.trim_ascii() == wanted.as_bytes()).then(|| match value.get(1..).unwrap_or_default().trim_ascii() {
+            [b'"', quoted @ .., b'"'] => quoted,
+            plain => plain,
+        })
     })
 }
