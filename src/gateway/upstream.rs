@@ -326,6 +326,21 @@ mod tests {
     }
 
     #[test]
+    fn turns_under_former_weights_do_not_outlive_them() {
+        let mut upstream = pool(Balance::RoundRobin).upstream;
+        (upstream.nodes[0].weight, upstream.slow_start) = (1000, Nanos::ZERO);
+        let before = Pool::reuse_or_new(&upstream, None, None);
+        for _ in 0..500 {
+            before.choose(&[], None, NOW).unwrap();
+        }
+        upstream.nodes[0].weight = 1;
+        let after = Pool::reuse_or_new(&upstream, None, Some(&before));
+        let mut taken = [0; 3];
+        (0..30).for_each(|_| taken[after.choose(&[], None, NOW).unwrap().node] += 1);
+        assert!(taken.iter().all(|turns| *turns >= 5), "{taken:?}");
+    }
+
+    #[test]
     fn requests_in_flight_are_counted_until_they_end() {
         let pool = pool(Balance::LeastRequests);
         let held: Vec<ChosenInstance> = (0..3).filter_map(|_| pool.choose(&[], None, NOW)).collect();

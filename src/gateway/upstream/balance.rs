@@ -23,15 +23,19 @@ pub(super) struct Candidate<'a> {
 
 /// Smooth weighted round robin: every candidate gains its weight each turn; the one with the most is chosen, and loses the
 /// weights of all candidates. Returns a position in `candidates`, as the other functions do.
+///
+/// Turns under the same weights never leave the bounds to which current weights are cut here; those under larger weights,
+/// before a change, would otherwise give one candidate many turns in a row.
 pub(super) fn round_robin(candidates: &[Candidate<'_>]) -> Option<usize> {
     let weight = |candidate: &Candidate<'_>| i64::try_from(candidate.weight).unwrap_or(i64::MAX);
+    let total = candidates.iter().map(weight).fold(0, i64::saturating_add);
+    let most = i64::try_from(candidates.len()).unwrap_or(i64::MAX).saturating_mul(total);
     for candidate in candidates {
-        let current = candidate.current_weight.load(Ordering::Relaxed);
+        let current = candidate.current_weight.load(Ordering::Relaxed).clamp(-total, most);
         candidate.current_weight.store(current.saturating_add(weight(candidate)), Ordering::Relaxed);
     }
-    let most = |(_, candidate): &(usize, &Candidate<'_>)| candidate.current_weight.load(Ordering::Relaxed);
-    let (position, chosen) = candidates.iter().enumerate().rev().max_by_key(most)?;
-    let total = candidates.iter().map(weight).fold(0, i64::saturating_add);
+    let current = |(_, candidate): &(usize, &Candidate<'_>)| candidate.current_weight.load(Ordering::Relaxed);
+    let (position, chosen) = candidates.iter().enumerate().rev().max_by_key(current)?;
     chosen.current_weight.store(chosen.current_weight.load(Ordering::Relaxed).saturating_sub(total), Ordering::Relaxed);
     Some(position)
 }
