@@ -87,6 +87,7 @@ pub async fn admit(
         Some(route) => {
             let found = ruleset.matcher.route(route);
             target.check_parameters(found)?;
+            facts::check_conditions(found, &facts)?;
             if let Some(max) = found.max_request_body {
                 if body.is_longer_than(max, &facts) {
                     return Err(Answer::BodyTooLarge);

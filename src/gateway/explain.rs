@@ -269,7 +269,8 @@ impl ResolvedRequest {
         let Some(route) = taken.map(|taken| ruleset.matcher.route(taken)) else {
             return Err(explanation.with_answer(&Answer::NoRoute));
         };
-        if let Err(refused) = target.check_parameters(route) {
+        let checked = target.check_parameters(route).and_then(|()| facts::check_conditions(route, &facts));
+        if let Err(refused) = checked {
             return Err(explanation.with_answer(&refused.into()));
         }
         if route.max_request_body.is_some_and(|max| BodySource::Buffered(question.body()).is_longer_than(max, &facts)) {

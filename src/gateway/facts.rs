@@ -120,6 +120,14 @@ pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &HeadLimits) -> R
     Ok(())
 }
 
+/// Refuses a request that takes `route` by one of several values, while another value does not fit.
+pub fn check_conditions(route: &Route, facts: &Facts<'_>) -> Result<(), Refused> {
+    match route.is_contested_by(facts) {
+        true => Err(Refused::Malformed("the request repeats what its route asks for, with another value")),
+        false => Ok(()),
+    }
+}
+
 /// Refuses methods that concern the way to a server instead of its resources, and methods in lower case: an upstream may
 /// take `post` for `POST`, which has other routes and limits.
 pub fn check_method(method: &str) -> Result<(), Refused> {

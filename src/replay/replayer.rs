@@ -346,7 +346,7 @@ fn check_before_caller(
         () if asks_usage => {}
         () if target.has_parameters && !route.path_parameters => return Err(facts::PATH_PARAMETERS.into()),
         () if route.max_request_body.is_some_and(is_too_large) => return Err(Answer::BodyTooLarge),
-        () => {}
+        () => facts::check_conditions(route, facts)?,
     }
     Caller::check_before_identification(ruleset, route, facts)
 }

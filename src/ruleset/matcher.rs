@@ -92,6 +92,14 @@ impl Route {
             && overlap(&self.methods, &other.methods)
     }
 
+    /// Whether a request that matches carries a field or a parameter several times, and not all values meet the conditions:
+    /// an upstream may take another value than the one for which the request takes this route.
+    pub fn is_contested_by(&self, facts: &Facts<'_>) -> bool {
+        let header = |of: &HeaderMatch| facts.headers.get_all(of.name.as_str()).all(|value| of.value.is_met_by(value));
+        let parameter = |of: &QueryMatch| query_values(facts.query, &of.name).all(|value| of.value.is_met_by(&value));
+        !self.headers.iter().all(header) || !self.query.iter().all(parameter)
+    }
+
     /// The upstreams of the requests: several, if they share the requests.
     pub fn upstreams(&self) -> impl Iterator<Item = UpstreamId> {
         let others = self.split.iter().flat_map(|split| &split.shares).skip(1).map(|(upstream, _)| *upstream);
@@ -129,11 +137,11 @@ pub enum ValueMatch {
 }
 
 impl ValueMatch {
-    fn holds<V: AsRef<[u8]>>(&self, mut values: impl Iterator<Item = V>) -> bool {
+    fn is_met_by(&self, value: &[u8]) -> bool {
         match self {
-            Self::Any => values.next().is_some(),
-            Self::Is(wanted) => values.any(|value| value.as_ref() == wanted.as_bytes()),
-            Self::Like(expression) => values.any(|value| expression.is_match(value.as_ref())),
+            Self::Any => true,
+            Self::Is(wanted) => value == wanted.as_bytes(),
+            Self::Like(expression) => expression.is_match(value),
         }
     }
 }
@@ -368,8 +376,10 @@ fn mismatch_except_path<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Misma
 /// The first condition on a header field or a query parameter that does not hold.
 #[inline(never)] // few routes have such conditions, and without this code the search for routes stays small
 fn unmet<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
-    let lacks_header = |of: &&HeaderMatch| !of.value.holds(facts.headers.get_all(of.name.as_str()));
-    let lacks_parameter = |of: &&QueryMatch| !of.value.holds(query_values(facts.query, &of.name));
+    let lacks_header =
+        |of: &&HeaderMatch| !facts.headers.get_all(of.name.as_str()).any(|value| of.value.is_met_by(value));
+    let lacks_parameter =
+        |of: &&QueryMatch| !query_values(facts.query, &of.name).any(|value| of.value.is_met_by(&value));
     let header = route.headers.iter().find(lacks_header).map(Mismatch::Header);
     header.or_else(|| route.query.iter().find(lacks_parameter).map(Mismatch::Query))
 }

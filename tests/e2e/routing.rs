@@ -121,6 +121,33 @@ fn methods_and_header_conditions_choose_among_routes_of_one_path() {
 }
 
 #[test]
+fn values_of_which_only_some_fit_a_route_are_refused() {
+    let origin = Origin::start();
+    let gateway = gateway(
+        &origin,
+        &[
+            ("any", "path: /a"),
+            ("small", "path: /a, query: { size: small }"),
+            ("beta", "path: /a, headers: { x-beta: { regex: \"[12]\" } }"),
+        ],
+    );
+    let betas = |values: [&'static str; 2]| values.map(|value| ("x-beta", value));
+    let contested: [(&str, &[(&str, &str)]); 4] = [
+        ("/a?size=small&size=huge", &[]),
+        ("/a?size=&x&s%69ze=small", &[]),
+        ("/a", &betas(["1", "3"])),
+        ("/a", &betas(["3", "2"])),
+    ];
+    for (target, fields) in contested {
+        assert_eq!(gateway.get(target, fields).status, 400, "{target} {fields:?}");
+    }
+    let taken = |target: &str, fields: &[(&str, &str)]| route(&gateway, &origin, "GET", target, fields);
+    assert_eq!(taken("/a?size=small&size=small", &[]), "small");
+    assert_eq!(taken("/a?size=large&size=huge", &betas(["3", "4"])), "any");
+    assert_eq!(taken("/a", &betas(["1", "2"])), "beta");
+}
+
+#[test]
 fn query_parameters_and_expressions_choose_among_routes_of_one_path() {
     let origin = Origin::start();
     let gateway = gateway(
