@@ -46,8 +46,9 @@ impl FrameTracker {
         Self { left: PREFACE.len(), front, in_data: false, awaits_continuation: false }
     }
 
-    /// Follows the frames through `bytes`, which have arrived.
-    pub(super) fn take(&mut self, mut bytes: &[u8]) {
+    /// Follows the frames through `bytes`, which have arrived. Returns whether a head, or another frame, has ended in them.
+    pub(super) fn take(&mut self, mut bytes: &[u8]) -> bool {
+        let mut has_ended = false;
         while !bytes.is_empty() {
             let taken = match self.left {
                 0 => self.take_front(bytes),
@@ -58,7 +59,9 @@ impl FrameTracker {
                 }
             };
             bytes = bytes.get(taken..).unwrap_or_default();
+            has_ended |= self.left == 0 && self.front.length == 0 && !self.awaits_continuation;
         }
+        has_ended
     }
 
     /// Takes the bytes of a frame header from `bytes`. Returns how many belong to it.
@@ -121,21 +124,20 @@ mod tests {
         assert!(frames.is_within(), "the preface is to come");
         frames.take(PREFACE);
         assert!(!frames.is_within());
-        for (sent, is_within) in [
-            (frame((4, 0, 18)), false),
-            (frame((HEADERS, 0, 5)), true),
-            (frame((CONTINUATION, 0, 0)), true),
-            (frame((CONTINUATION, END_HEADERS, 5)), false),
-            (frame((HEADERS, END_HEADERS | 1, 5)), false),
-            (frame((DATA, 0, 5)), false),
-            (frame((DATA, 0, 5))[..12].to_vec(), false),
-            (b"xx\0".to_vec(), true),
-            (b"\0\x06\x04\0\0\0\0".to_vec(), true),
-            (b"\0xxxxx".to_vec(), true),
-            (b"x".to_vec(), false),
+        for (sent, has_ended, is_within) in [
+            (frame((4, 0, 18)), true, false),
+            (frame((HEADERS, 0, 5)), false, true),
+            (frame((CONTINUATION, 0, 0)), false, true),
+            (frame((CONTINUATION, END_HEADERS, 5)), true, false),
+            (frame((HEADERS, END_HEADERS | 1, 5)), true, false),
+            (frame((DATA, 0, 5)), true, false),
+            (frame((DATA, 0, 5))[..12].to_vec(), false, false),
+            (b"xx\0".to_vec(), true, true),
+            (b"\0\x06\x04\0\0\0\0".to_vec(), false, true),
+            (b"\0xxxxx".to_vec(), false, true),
+            (b"x\0".to_vec(), true, true),
         ] {
-            frames.take(&sent);
-            assert_eq!(frames.is_within(), is_within, "{sent:?}");
+            assert_eq!((frames.take(&sent), frames.is_within()), (has_ended, is_within), "{sent:?}");
         }
     }
 

@@ -355,11 +355,12 @@ impl AsyncRead for WatchedSocket {
             self.ahead.drain(..length).for_each(|byte| room.put_slice(&[byte]));
         }
         let came = room.filled().get(before..).unwrap_or_default();
-        self.frames.take(came);
-        let is_in_head = self.frames.is_within();
-        if is_in_head != self.state.head_due.get().is_some() {
-            let due = is_in_head.then(|| self.clock.now().saturating_add(self.head_timeout));
-            self.state.head_due.set(due);
+        let has_ended = self.frames.take(came);
+        match self.state.head_due.get() {
+            _ if !self.frames.is_within() => self.state.head_due.set(None),
+            Some(_) if !has_ended => {}
+            // each head has the whole time, also one that begins in the read in which another one ends
+            _ => self.state.head_due.set(Some(self.clock.now().saturating_add(self.head_timeout))),
         }
         Poll::Ready(Ok(()))
     }

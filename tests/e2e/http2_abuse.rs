@@ -316,6 +316,27 @@ fn a_head_that_drips_ends_its_connection_although_a_request_runs_on_it() {
 }
 
 #[test]
+fn heads_that_arrive_in_time_keep_their_connection_wherever_they_are_cut() {
+    const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+    let origin = Origin::start();
+    let gateway = start(&(proxied(&origin, "") + "request_head: { timeout: 1s }\n"));
+    let mut raw = Raw::new(&gateway);
+    raw.0.set_read_timeout(Some(TIMEOUT / 20)).unwrap();
+    let head = |number: usize| {
+        let stream = u32::try_from(2 * number + 1).unwrap();
+        frame(HEADERS, END_STREAM | END_HEADERS, stream, GET)
+    };
+    raw.send(&head(0)[..12]);
+    let (began, mut ended) = (now(), 0);
+    while now() - began < 2 * TIMEOUT {
+        raw.send(&[&head(ended)[12..], &head(ended + 1)[..12]].concat());
+        ended += 1;
+        assert!(!raw.is_closed(), "after {ended} heads");
+    }
+    origin.wait_for_count(ended);
+}
+
+#[test]
 fn who_has_the_gateway_reset_request_after_request_is_shown_the_door() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, ""));
