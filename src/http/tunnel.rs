@@ -33,6 +33,10 @@ pub(super) async fn run(
     let (client, upstream) = (&mut client.channel, &mut upstream.channel);
     let patience = timing.idle.max(timing.first_byte);
     let mut silent_since = timer.now();
+    // bytes that came with the response
+    if !upstream.buffer.unread().is_empty() {
+        exchange.response_body(upstream.buffer.unread(), false);
+    }
     // the encoder still holds the head of the response
     let mut copying = poll_fn(|task| {
         // TLS may still hold a part of the bytes, on both sides

@@ -185,6 +185,25 @@ routes: [{{ name: tunnels, upstream: origin, limits: [failures, tokens], upgrade
 }
 
 #[test]
+fn bytes_that_come_with_the_answer_that_opens_a_tunnel_are_charged_too() {
+    let origin = Origin::with(|exchange| {
+        exchange.keep = false;
+        exchange.send([SWITCHES.as_bytes(), &pattern(3000)].concat())
+    });
+    let limit = "{ algorithm: token_bucket, rate: 1/30d, burst: 9, key: all, cost: { response_bytes: 1KiB }, charge: { when: response } }";
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ bytes: {limit} }}
+routes: [{{ name: tunnels, upstream: origin, limits: [bytes], upgrade: [websocket] }}]
+",
+        upstream(&[origin.node()], "")
+    ));
+    let mut tunnel = open(&gateway);
+    while tunnel.wire.part(&mut Framing::UntilClose).unwrap().is_some() {}
+    let labels = [("limit", "bytes"), ("plan", "none"), ("outcome", "debited")];
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, 2.0);
+}
+
+#[test]
 fn the_answer_that_opens_a_tunnel_has_the_quota_and_the_fields_of_its_route() {
     let origin = echo();
     let edits = "response_headers: { remove: [x-cost], set: { x-set: \"1\" } }";
