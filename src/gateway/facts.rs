@@ -88,8 +88,13 @@ impl<'a> Head<'a> {
 /// Removes the fields that only a trusted proxy may send, unless `peer` is one: the client's own statements about earlier
 /// hops choose no route or key, and no upstream gets them.
 pub fn remove_untrusted(headers: &mut Fields, peer: Option<IpAddr>, ruleset: &Ruleset) {
-    if !ruleset.client_address.is_trusted(peer) {
-        headers.remove(|_, name| is_hop_field(name));
+    let rules = &ruleset.client_address;
+    if !rules.is_trusted(peer) {
+        let plan_from = ruleset.customers.as_ref().and_then(|customers| customers.plan_from.as_ref());
+        headers.remove(|_, name| {
+            let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+            is_hop_field(name) || is(rules.header.name()) || plan_from.is_some_and(|from| is(from.name.as_str()))
+        });
     }
 }
 

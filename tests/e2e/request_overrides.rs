@@ -129,8 +129,12 @@ fn a_field_is_believed_of_trusted_proxies_alone() {
     assert_eq!(ask(&trusting, "free-key", &[("x-plan", "gold")]), "\"guard\";q=10;w=36");
     let usage = trusting.get("/.tollgate/usage", &[("x-api-key", "free-key"), ("x-plan", "pro"), ("x-burst", "60")]);
     assert_eq!((usage.json()["plan"].as_str(), usage.json()["limits"][0]["quota"].as_u64()), (Some("pro"), Some(60)));
-    let strict = start(&config(&origin, "").replace("[127.0.0.1]", "[10.0.0.5]"));
-    assert_eq!(ask(&strict, "free-key", &[("x-burst", "60"), ("x-plan", "pro")]), "\"guard\";q=10;w=36");
+    let strict = start(&config(&origin, "").replace("[127.0.0.1]", "[10.0.0.5], header: cf-connecting-ip"));
+    let claims = [("x-burst", "60"), ("x-plan", "pro"), ("cf-connecting-ip", "192.0.2.1")];
+    assert_eq!(ask(&strict, "free-key", &claims), "\"guard\";q=10;w=36");
+    // nor are they told to the upstream as if a proxy had said so
+    let head = origin.received().pop().unwrap().head;
+    assert_eq!((head.field("x-plan"), head.field("cf-connecting-ip")), (None, None));
 }
 
 #[test]
