@@ -4,7 +4,7 @@
 //! request than the gateway decided on.
 
 use super::body::Framing;
-use super::syntax::{Refused, field, is_target_byte, is_text, is_token_byte, lenient_line, strict_line};
+use super::syntax::{Refused, field, is_target_byte, is_text, is_token_byte, lenient_field, lenient_line, strict_line};
 use crate::fields::Fields;
 
 /// The maximum number of fields in a head, independent of the configuration.
@@ -182,7 +182,7 @@ impl HeadReader {
             } else if line.is_empty() {
                 return Ok(Some(self.read));
             } else {
-                let (name, value) = field(line).map_err(|_| Unreadable("a header field is malformed"))?;
+                let (name, value) = lenient_field(line).map_err(|_| Unreadable("a header field is malformed"))?;
                 self.fields = self.fields.saturating_add(1);
                 if self.fields > MAX_FIELDS {
                     return Err(Unreadable("it has too many header fields"));

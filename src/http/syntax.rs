@@ -56,6 +56,16 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refused> {
     Ok((name, value.trim_ascii()))
 }
 
+/// The same for a field of a response, in which white space may stand in front of the colon (RFC 9112, section 5.1).
+pub(super) fn lenient_field(line: &[u8]) -> Result<(&[u8], &[u8]), Refused> {
+    let end = line.iter().position(|byte| !is_token_byte(*byte)).unwrap_or(line.len());
+    let (name, behind) = line.split_at_checked(end).unwrap_or_default();
+    match behind.trim_ascii_start() {
+        [b':', value @ ..] if !name.is_empty() && is_text(value) => Ok((name, value.trim_ascii())),
+        _ => field(line),
+    }
+}
+
 /// Whether a byte is allowed in a target: printable ASCII, except `#` and `\`, which servers read in different ways.
 pub const fn is_target_byte(byte: u8) -> bool {
     TARGET_BYTES[byte as usize]

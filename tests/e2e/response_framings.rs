@@ -97,7 +97,7 @@ fn http1_upstream() -> Origin {
             }
             "/blanks" => exchange.send(in_chunks(&[b"3  \r\none\r\n", b"03\t ;b\r\ntwo\r\n", b"0 \r\n\r\n"])),
             "/line-feeds" => {
-                let marker = marker.replace(": ", ":  ").replace("\r\n", "\n");
+                let marker = marker.replace(": ", "\t :  ").replace("\r\n", "\n");
                 let head = format!("HTTP/1.1 200 OK\n{marker}transfer-encoding: chunked \n\n");
                 exchange.send([head.as_bytes(), &one, &two, b"0\r\n\r\n"].concat())
             }

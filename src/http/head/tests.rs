@@ -193,6 +193,7 @@ fn response(head: &str) -> Result<Framing, Unreadable> {
 fn a_response_says_in_one_way_where_it_ends() {
     assert_eq!(response("HTTP/1.1 200 OK\r\ncontent-length: 5"), Ok(Framing::Length(5)));
     assert_eq!(response("HTTP/1.1 200\r\ntransfer-encoding: chunked"), Ok(Framing::Chunked));
+    assert_eq!(response("HTTP/1.1 200\r\ntransfer-encoding \t: chunked"), Ok(Framing::Chunked));
     assert_eq!(response("HTTP/1.0 200 OK\nx: y"), Ok(Framing::UntilClose));
     assert_eq!(response("HTTP/1.1 204 No Content\r\ncontent-length: 5"), Ok(Framing::Empty));
     assert_eq!(response("HTTP/1.1 304 Not Modified"), Ok(Framing::Empty));
@@ -203,6 +204,7 @@ fn a_response_says_in_one_way_where_it_ends() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked",
         "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked",
         "HTTP/1.1 200 OK\r\nx y: z",
+        "HTTP/1.1 200 OK\r\nx: y\r\n : z",
         "HTTP/1.1 20 OK",
         "HTTP/1.1 2000 OK",
         "HTTP/2.0 200 OK",
