@@ -9,10 +9,7 @@ use tokio::io::AsyncWrite;
 use super::body::Framing;
 use super::socket::Socket;
 
-const LINE_END: &[u8] = b"\r\n";
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-/// The bytes after the content of the last chunk.
-const LAST_CHUNK_BEHIND: &[u8] = b"\r\n0\r\n\r\n";
 /// The encoder frees memory beyond this size after each message, in bytes.
 const KEPT: usize = 4 << 10;
 
@@ -27,6 +24,27 @@ pub struct Encoder {
     chunk_left: usize,
     /// Whether the end of the chunked body is in `out`.
     is_ended: bool,
+}
+
+/// What follows the content of a write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tail {
+    /// Nothing: the body is not in chunks, or more of the chunk follows.
+    Nothing,
+    /// The end of the chunk.
+    OfChunk,
+    /// The end of the chunk and of the body.
+    OfBody,
+}
+
+impl Tail {
+    const fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::Nothing => b"",
+            Self::OfChunk => b"\r\n",
+            Self::OfBody => b"\r\n0\r\n\r\n",
+        }
+    }
 }
 
 impl Encoder {
@@ -48,51 +66,43 @@ impl Encoder {
         if content.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        if self.is_chunked && self.chunk_left == 0 {
-            // writing to memory does not fail
-            drop(write!(self.out, "{:x}\r\n", content.len()));
-            self.chunk_left = content.len();
-        }
-        let (content, behind) = match self.is_chunked {
-            false => (content, &[][..]),
-            true => {
-                let part = content.get(..self.chunk_left).unwrap_or(content);
-                let ends = part.len() == self.chunk_left;
-                let closes = ends && is_last && part.len() == content.len();
-                (
-                    part,
-                    if closes {
-                        LAST_CHUNK_BEHIND
-                    } else if ends {
-                        LINE_END
-                    } else {
-                        &[]
-                    },
-                )
-            }
-        };
+        let (content, tail) =
+            if self.is_chunked { self.part_of_chunk(content, is_last) } else { (content, Tail::Nothing) };
         loop {
             let before = self.out.len().saturating_sub(self.sent);
-            let written = ready!(self.poll_write(task, to, content, behind))?;
+            let written = ready!(self.poll_write(task, to, content, tail.bytes()))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            let Some(of_content) = written.checked_sub(before) else {
+            let Some(behind_head) = written.checked_sub(before) else {
                 self.sent = self.sent.saturating_add(written);
                 continue;
             };
             self.clear();
-            let taken = of_content.min(content.len());
-            if self.is_chunked {
-                self.chunk_left = self.chunk_left.saturating_sub(taken);
-                if taken == content.len() {
-                    self.out.extend_from_slice(behind.get(of_content.saturating_sub(taken)..).unwrap_or_default());
-                    self.is_ended = behind.len() == LAST_CHUNK_BEHIND.len();
-                }
+            let taken = behind_head.min(content.len());
+            self.chunk_left = self.chunk_left.saturating_sub(taken);
+            if taken == content.len() {
+                let unsent = tail.bytes().get(behind_head.saturating_sub(taken)..);
+                self.out.extend_from_slice(unsent.unwrap_or_default());
+                self.is_ended = tail == Tail::OfBody;
             }
             if taken > 0 {
                 return Poll::Ready(Ok(taken));
             }
+        }
+    }
+
+    /// The part of `content` that belongs to the current chunk, or to the one that begins with it, and what follows this part.
+    fn part_of_chunk<'c>(&mut self, content: &'c [u8], is_last: bool) -> (&'c [u8], Tail) {
+        if self.chunk_left == 0 {
+            // writing to memory does not fail
+            drop(write!(self.out, "{:x}\r\n", content.len()));
+            self.chunk_left = content.len();
+        }
+        match content.split_at_checked(self.chunk_left) {
+            None => (content, Tail::Nothing),
+            Some((part, [])) if is_last => (part, Tail::OfBody),
+            Some((part, _)) => (part, Tail::OfChunk),
         }
     }
 
