@@ -298,41 +298,60 @@ impl<'t, 'c> Transfer<'t, 'c> {
 
     /// The next deadline, and the failure that names the side that misses it.
     fn due(&self) -> Option<(Nanos, Failure)> {
-        let Timing { first_byte, idle, due, converses, .. } = self.timing;
-        let blocked = self.client_blocked.map(|since| (since.saturating_add(idle), Failure::ClientGone));
-        let upload = match self.upload {
-            Upload::Reading if self.awaits_continue => None,
-            Upload::Reading => {
-                let silent = self.client_sent.saturating_add(idle);
-                let slow = self.pace.and_then(|pace| pace.exhausted_at());
-                let awaits_body = self.download == Download::Head || slow.is_some();
-                awaits_body.then(|| (slow.map_or(silent, |slow| slow.min(silent)), Failure::BodyTimeout))
-            }
-            Upload::Resending | Upload::Sending(_) | Upload::Finishing => {
-                Some((self.upstream_took.saturating_add(idle), Failure::UpstreamTimeout))
-            }
-            Upload::Delayed { .. } | Upload::Stopped | Upload::Done => None,
-        };
-        let download = match self.download {
-            Download::Head
-                if (self.awaits_continue || matches!(self.upload, Upload::Stopped | Upload::Done))
-                    && self.client_blocked.is_none() =>
-            {
-                Some(self.upstream_sent.saturating_add(first_byte))
-            }
+        let dues = [
+            self.slow_reader_due(),
+            self.slow_body_due(),
+            self.unread_request_due(),
+            self.late_response_due(),
+            self.total_due(),
+        ];
+        dues.into_iter().flatten().min_by_key(|(due, _)| *due)
+    }
+
+    /// The deadline of a client that reads its response slowly.
+    fn slow_reader_due(&self) -> Option<(Nanos, Failure)> {
+        self.client_blocked.map(|since| (since.saturating_add(self.timing.idle), Failure::ClientGone))
+    }
+
+    /// The deadline of a client that sends its body slowly, or nothing more of it.
+    fn slow_body_due(&self) -> Option<(Nanos, Failure)> {
+        if self.upload != Upload::Reading || self.awaits_continue {
+            return None;
+        }
+        let silent = self.client_sent.saturating_add(self.timing.idle);
+        let slow = self.pace.and_then(|pace| pace.exhausted_at());
+        let awaits_body = self.download == Download::Head || slow.is_some();
+        awaits_body.then(|| (slow.map_or(silent, |slow| slow.min(silent)), Failure::BodyTimeout))
+    }
+
+    /// The deadline of an upstream that takes nothing of the request.
+    fn unread_request_due(&self) -> Option<(Nanos, Failure)> {
+        let is_sending = matches!(self.upload, Upload::Resending | Upload::Sending(_) | Upload::Finishing);
+        is_sending.then(|| (self.upstream_took.saturating_add(self.timing.idle), Failure::UpstreamTimeout))
+    }
+
+    /// The deadline of an upstream that does not answer, or sends nothing more of its response.
+    fn late_response_due(&self) -> Option<(Nanos, Failure)> {
+        let is_sent = self.awaits_continue || matches!(self.upload, Upload::Stopped | Upload::Done);
+        let patience = match self.download {
+            Download::Head if is_sent && self.client_blocked.is_none() => self.timing.first_byte,
             Download::Body { .. } if !matches!(self.upload, Upload::Delayed { .. }) => {
-                Some(self.upstream_sent.saturating_add(idle.max(first_byte)))
+                self.timing.idle.max(self.timing.first_byte)
             }
-            _ => None,
+            _ => return None,
         };
-        let download = download.map(|due| (due, Failure::UpstreamTimeout));
-        let total = due.map(|due| match self.upload {
-            _ if self.client_blocked.is_some() => (due, Failure::ClientGone),
-            Upload::Reading if self.download == Download::Head && !converses && !self.awaits_continue => {
-                (due, Failure::BodyTimeout)
-            }
-            _ => (due, Failure::UpstreamTimeout),
-        });
-        [blocked, upload, download, total].into_iter().flatten().min_by_key(|(due, _)| *due)
+        Some((self.upstream_sent.saturating_add(patience), Failure::UpstreamTimeout))
+    }
+
+    /// The deadline of the whole exchange, which the side misses that is waited for.
+    fn total_due(&self) -> Option<(Nanos, Failure)> {
+        let due = self.timing.due?;
+        let awaits_body = self.upload == Upload::Reading && self.download == Download::Head && !self.awaits_continue;
+        let failure = match () {
+            () if self.client_blocked.is_some() => Failure::ClientGone,
+            () if awaits_body && !self.timing.converses => Failure::BodyTimeout,
+            () => Failure::UpstreamTimeout,
+        };
+        Some((due, failure))
     }
 }
