@@ -6,7 +6,7 @@ use super::front::rules::{Effects, Rule, VirtualHost};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream};
 use super::matches::{Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
 use super::scalar;
-use super::yaml::{flag, left_out, list, name_others, note, number, section, text, texts};
+use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
 
 const LOCAL: &str = "envoy.filters.http.local_ratelimit";
@@ -112,7 +112,8 @@ impl Reader<'_> {
         for host in list(&routes, "virtual_hosts") {
             let of = host.mapping("a mapping")?;
             name_others(&of, &["name", "domains", "routes", "typed_per_filter_config", "require_tls"]);
-            if let Some(field) = of.get("require_tls").filter(|_| text(&of, "require_tls").as_deref() != Some("NONE")) {
+            if let Some(field) = get(&of, "require_tls").filter(|_| text(&of, "require_tls").as_deref() != Some("NONE"))
+            {
                 note(&field, GUARD);
             }
             let limits = self.own_limits(&of).unwrap_or_else(|| limits.clone());
@@ -193,7 +194,7 @@ impl Reader<'_> {
             self.front.rules.push(rule);
             return Some(());
         };
-        if let Some(rewrite) = action.get("prefix_rewrite").filter(|_| condition.has("path")) {
+        if let Some(rewrite) = get(&action, "prefix_rewrite").filter(|_| get(&condition, "path").is_some()) {
             note(&rewrite, "is left out with its route: of rewrites, only those of prefixes are carried over");
             return None;
         }
@@ -203,7 +204,7 @@ impl Reader<'_> {
             &["cluster", "weighted_clusters", "prefix_rewrite", "timeout", "host_rewrite_literal", "auto_host_rewrite"],
         );
         for name in ["timeout", "host_rewrite_literal", "auto_host_rewrite"] {
-            if let Some(field) = action.get(name) {
+            if let Some(field) = get(&action, name) {
                 note(
                     &field,
                     "is not carried over: it is the client's host that upstreams see, and the upstream that has `timeouts`",
@@ -250,7 +251,7 @@ impl Reader<'_> {
         if upstream.nodes.is_empty() {
             return left_out(from, format_args!("the cluster {name} has no addresses in this file"));
         }
-        upstream.tls = cluster.has("transport_socket").then(String::new);
+        upstream.tls = get(cluster, "transport_socket").map(|_| String::new());
         let balance = match text(cluster, "lb_policy").as_deref() {
             Some("LEAST_REQUEST") => Some("least_requests"),
             Some("RANDOM") => Some("random"),
@@ -284,7 +285,7 @@ impl Reader<'_> {
             note(field, "holds for all requests: `enabled_percent` goes by keys");
         }
         let shadow = if enforced == 0.0 { ", shadow: true" } else { "" };
-        let code = section(config, "status").and_then(|status| status.get("code"));
+        let code = section(config, "status").and_then(|status| get(&status, "code"));
         let status = code.map_or(Some(429), |code| {
             status_code(&code.scalar_value("a status")?.text).or_else(|| {
                 note(&code, "is not carried over: denials are answered 429");

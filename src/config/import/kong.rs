@@ -6,7 +6,7 @@ use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, denial, key_field, node, url};
 use super::matches::{Match, PathMatch, ScopedLimit, all_of, open_prefix_note};
 use super::scalar;
-use super::yaml::{flag, left_out, list, name_others, note, number, section, text, texts};
+use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
 
 /// Plugins that refuse requests. tollgate does not carry them over, so more requests pass.
@@ -69,7 +69,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
             note(&route, "is left out: its service is not in this file");
         }
     }
-    for field in ["consumers"].iter().filter_map(|name| file.get(name)) {
+    for field in ["consumers"].iter().filter_map(|name| get(&file, name)) {
         note(
             &field,
             "is not carried over: list them in the file of `customers.directory`, with the limits of each as its plan",
@@ -124,7 +124,7 @@ fn names_of(of: &Section<'_>) -> Vec<String> {
 
 /// The name or the id in a reference to a service, a route or a consumer.
 fn reference(of: &Section<'_>, kind: &str) -> Option<String> {
-    let of = of.get(kind).filter(|field| !field.is_null())?;
+    let of = get(of, kind)?;
     match of.as_mapping() {
         Some(of) => Some(names_of(&of).into_iter().next().unwrap_or_default()),
         None => Some(of.scalar_value("a name")?.text.into_owned()),
@@ -353,7 +353,7 @@ impl Reader {
                     let access = Access { allow: both("allow", "whitelist"), deny: both("deny", "blacklist") };
                     effects.access.push(ScopedAccess::always(access));
                 }
-                ("request-termination", Some(config)) if config.has("trigger") => {
+                ("request-termination", Some(config)) if get(config, "trigger").is_some() => {
                     note(
                         &plugin.field,
                         "is left out: it goes by a header field or a parameter: requests that it refuses pass here",
@@ -375,7 +375,7 @@ impl Reader {
         let config = plugin.field.as_mapping().and_then(|plugin| section(&plugin, "config"));
         if let Some(config) = &config {
             name_others(config, &["key_names", "anonymous"]);
-            if let Some(anonymous) = config.get("anonymous").filter(|field| !field.is_null()) {
+            if let Some(anonymous) = get(config, "anonymous") {
                 let message = "is not carried over: requests without a key are refused, until `customers.anonymous` says otherwise";
                 note(&anonymous, message);
             }

@@ -1,4 +1,4 @@
-//! Functions that the readers of proxies' YAML share. Every setting that is not read gets a note.
+//! Functions that the readers of proxies' YAML share. Every setting that is not read gets a note; `null` stands for an absent one.
 
 use std::fmt::Display;
 
@@ -18,38 +18,41 @@ pub(super) fn left_out<T>(field: &Field<'_>, why: impl Display) -> Option<T> {
 
 /// Adds a note for each setting of a mapping that is not in `read`.
 pub(super) fn name_others(section: &Section<'_>, read: &[&str]) {
-    for (_, field) in section.fields().filter(|(name, _)| !read.contains(name)) {
+    for (_, field) in section.fields().filter(|(name, field)| !read.contains(name) && !field.is_null()) {
         note(&field, "is not carried over");
     }
 }
 
+/// The setting `name`, if it is there.
+pub(super) fn get<'a>(of: &Section<'a>, name: &str) -> Option<Field<'a>> {
+    of.get(name).filter(|field| !field.is_null())
+}
+
 /// The mapping `name`, if it is there.
 pub(super) fn section<'a>(of: &Section<'a>, name: &str) -> Option<Section<'a>> {
-    of.get(name).filter(|field| !field.is_null()).and_then(|field| field.mapping("a mapping"))
+    get(of, name)?.mapping("a mapping")
 }
 
 /// The items of the list `name`; empty if it is absent.
 pub(super) fn list<'a>(of: &Section<'a>, name: &str) -> Vec<Field<'a>> {
-    of.get(name).filter(|field| !field.is_null()).and_then(|field| field.list("a list")).unwrap_or_default()
+    get(of, name).and_then(|field| field.list("a list")).unwrap_or_default()
 }
 
 /// The single value `name`, if it is there.
 pub(super) fn text(of: &Section<'_>, name: &str) -> Option<String> {
-    of.get(name)
-        .filter(|field| !field.is_null())
-        .and_then(|field| Some(field.scalar_value("a value")?.text.into_owned()))
+    Some(get(of, name)?.scalar_value("a value")?.text.into_owned())
 }
 
 /// The values of the list `name`, or the single value in its place.
 pub(super) fn texts(of: &Section<'_>, name: &str) -> Vec<String> {
-    let Some(field) = of.get(name).filter(|field| !field.is_null()) else { return Vec::new() };
+    let Some(field) = get(of, name) else { return Vec::new() };
     let items = field.as_list().unwrap_or_else(|| vec![field]);
     items.iter().filter_map(|item| Some(item.scalar_value("a value")?.text.into_owned())).collect()
 }
 
 /// The whole number `name`, if it is there.
 pub(super) fn number(of: &Section<'_>, name: &str) -> Option<u64> {
-    let field = of.get(name).filter(|field| !field.is_null())?;
+    let field = get(of, name)?;
     let number = field.scalar_value("a whole number")?.text.parse();
     number.map_err(|_| field.findings().add(field.error("is no whole number").expected("a whole number"))).ok()
 }

@@ -381,6 +381,13 @@ fn kong_plugins_for_some_requests_are_not_for_all() {
     let trigger = kong("3.0", route, "{ name: request-termination, config: { trigger: maintenance } }");
     trigger.omits("access:");
     trigger.notes(&["is left out: it goes by a header field or a parameter: requests that it refuses pass here"]);
+    let always = kong(
+        "3.0",
+        route,
+        "{ name: request-termination, config: { trigger: null, body: null }, tags: null, instance_name: null }",
+    );
+    assert!(always.route("r").contains("access: { deny: {"), "{}", always.yaml);
+    always.lacks_note("is not carried over");
     let by_consumer = kong("3.0", route, "{ name: jwt }, { name: rate-limiting, config: { minute: 5 } }");
     by_consumer.writes(&["key: client_address"]);
     by_consumer.notes(&["counts by address: Kong counts by the consumers that jwt finds"]);
