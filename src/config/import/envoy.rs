@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::front::rules::{Effects, Rule, VirtualHost};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream};
-use super::matches::{Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
+use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
@@ -386,8 +386,10 @@ fn matches(condition: &Section<'_>, hosts: &[String]) -> Option<Match> {
         let exact = text(&of, "exact_match").or_else(|| text(string.as_ref()?, "exact"));
         match (name.as_str(), exact, flag(&of, "present_match", false)) {
             (":method", Some(method), _) => methods.push(method),
-            (name, None, true) => headers.push((name.to_ascii_lowercase(), None)),
-            (name, Some(value), _) if !name.starts_with(':') => headers.push((name.to_ascii_lowercase(), Some(value))),
+            (name, None, true) => headers.push((name.to_ascii_lowercase(), HeaderValue::Any)),
+            (name, Some(value), _) if !name.starts_with(':') => {
+                headers.push((name.to_ascii_lowercase(), HeaderValue::Is(value)));
+            }
             _ => return None,
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, denial, key_field, node, url};
-use super::matches::{Match, PathMatch, ScopedLimit, all_of, open_prefix_note};
+use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, all_of, open_prefix_note};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
@@ -293,9 +293,8 @@ impl Reader {
             // a request has one of the values of each field
             if let Some(headers) = section(&route, "headers") {
                 for (name, _) in headers.fields() {
-                    let of =
-                        |value| Match { headers: vec![(name.to_ascii_lowercase(), Some(value))], ..Match::default() };
-                    matches = all_of(&matches, &texts(&headers, name).into_iter().map(of).collect::<Vec<_>>());
+                    let of = |value: &String| Match::of_header(name, header_value(value));
+                    matches = all_of(&matches, &texts(&headers, name).iter().map(of).collect::<Vec<_>>());
                 }
             }
             let strip = if flag(&route, "strip_path", true) { path.trim_end_matches('/') } else { "" };
@@ -394,6 +393,17 @@ impl Reader {
         }
         let new: Vec<String> = names.into_iter().filter(|name| !self.key_names.contains(name)).collect();
         self.key_names.extend(new);
+    }
+}
+
+/// The condition for a value of a route's header field. Kong compares without case, and searches for the expression behind `~*`.
+fn header_value(value: &str) -> HeaderValue {
+    match value.strip_prefix("~*") {
+        Some(expression) => HeaderValue::Like(format!("(?i).*(?:{expression}).*")),
+        None if value.contains(|c: char| c.is_ascii_alphabetic()) => {
+            HeaderValue::Like(format!("(?i){}", regex::escape(value)))
+        }
+        None => HeaderValue::Is(value.to_owned()),
     }
 }
 

@@ -19,8 +19,17 @@ pub(super) struct Match {
     pub(super) path: PathMatch,
     /// The methods, of which the request has one; any method where the list is empty.
     pub(super) methods: Vec<String>,
-    /// Header fields by their names, each with its value; `None` stands for any value.
-    pub(super) headers: Vec<(String, Option<String>)>,
+    /// Header fields by their names, each with the condition on its value.
+    pub(super) headers: Vec<(String, HeaderValue)>,
+}
+
+/// A condition on the value of a header field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum HeaderValue {
+    Any,
+    Is(String),
+    /// A regular expression matches the whole value.
+    Like(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,14 +90,19 @@ impl Match {
         Self { path, ..Self::default() }
     }
 
+    pub(super) fn of_header(name: &str, value: HeaderValue) -> Self {
+        Self { headers: vec![(name.to_ascii_lowercase(), value)], ..Self::default() }
+    }
+
     /// The requests that both match; `None` if there are none.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         let mut headers = self.headers.clone();
         for (name, value) in &other.headers {
             match headers.iter_mut().find(|(known, _)| known == name) {
                 None => headers.push((name.clone(), value.clone())),
-                Some((_, known)) if known.is_some() && value.is_some() && known != value => return None,
-                Some((_, known)) => *known = known.take().or_else(|| value.clone()),
+                Some((_, known)) if *known == HeaderValue::Any => *known = value.clone(),
+                Some((_, known)) if *value != HeaderValue::Any && known != value => return None,
+                Some(_) => {}
             }
         }
         let equal = |one: &str, another: &str| (one == another).then(|| one.to_owned());
@@ -118,13 +132,13 @@ impl Match {
         if !self.methods.is_empty() {
             parts.push(format!("methods: {}", list(&self.methods)));
         }
-        let value = |value: &Option<String>| {
-            value.as_ref().map_or_else(
-                || "true".to_owned(),
-                |value| serde_json::Value::from(value.replace("${", "$${")).to_string(),
-            )
+        let quoted = |text: &str| serde_json::Value::from(text.replace("${", "$${")).to_string();
+        let value = |value: &HeaderValue| match value {
+            HeaderValue::Any => "true".to_owned(),
+            HeaderValue::Is(text) => quoted(text),
+            HeaderValue::Like(expression) => format!("{{ regex: {} }}", quoted(expression)),
         };
-        let header = |(name, of): &(String, Option<String>)| format!("{}: {}", scalar(name), value(of));
+        let header = |(name, of): &(String, HeaderValue)| format!("{}: {}", scalar(name), value(of));
         if !self.headers.is_empty() {
             let headers = self.headers.iter().map(header).collect::<Vec<_>>();
             parts.push(format!("headers: {{ {} }}", headers.join(", ")));

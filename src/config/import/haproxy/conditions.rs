@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::syntax::Line;
-use crate::config::import::matches::{Match, PathMatch, all_of, open_prefix_note};
+use crate::config::import::matches::{HeaderValue, Match, PathMatch, all_of, open_prefix_note};
 
 /// The ACLs of a section: for each name its tests, of which at least one must be true.
 pub(super) type Acls = HashMap<String, Vec<Vec<String>>>;
@@ -163,8 +163,7 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
     let (name, argument) = sample
         .split_once('(')
         .map_or((sample.as_str(), ""), |(name, rest)| (name, rest.strip_suffix(')').unwrap_or(rest)));
-    let header = argument.to_ascii_lowercase();
-    let is_host = matches!(name, "hdr" | "req.hdr" | "hdr_dom" | "hdr_end") && header == "host";
+    let is_host = matches!(name, "hdr" | "req.hdr" | "hdr_dom" | "hdr_end") && argument.eq_ignore_ascii_case("host");
     let (mut method, mut values, mut remarks) = (None, Vec::new(), Vec::new());
     let mut words = rest.iter().map(String::as_str);
     while let Some(word) = words.next() {
@@ -200,8 +199,12 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
         {
             each(&|value| Ok(host(format!("*{value}"))))
         }
-        ("hdr" | "req.hdr", Some("found")) if !is_host => Ok(all_matches(vec![with_header(&header, None)])),
-        ("hdr" | "req.hdr", None | Some("str")) => each(&|value| Ok(with_header(&header, Some(value.to_owned())))),
+        ("hdr" | "req.hdr", Some("found")) if !is_host => {
+            Ok(all_matches(vec![Match::of_header(argument, HeaderValue::Any)]))
+        }
+        ("hdr" | "req.hdr", None | Some("str")) => {
+            each(&|value| Ok(Match::of_header(argument, HeaderValue::Is(value.to_owned()))))
+        }
         ("src", None)
             if !values.is_empty()
                 && values.iter().all(|value| {
@@ -223,10 +226,6 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
 
 fn host(name: String) -> Match {
     Match { hosts: vec![name.to_ascii_lowercase()], ..Match::default() }
-}
-
-fn with_header(name: &str, value: Option<String>) -> Match {
-    Match { headers: vec![(name.to_owned(), value)], ..Match::default() }
 }
 
 /// Parses `sc_http_req_rate(0)`, `sc0_http_req_rate`, `src_http_req_rate(table)` or `src,table_http_req_rate(table)`.

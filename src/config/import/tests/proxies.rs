@@ -276,19 +276,25 @@ fn kong_values_of_a_header_have_a_route_each_and_upstreams_differ_by_scheme_and_
     let found = imported(
         "_format_version: '3.0'
 services:
-- { name: a, url: 'http://10.0.0.1', routes: [{ name: a, paths: [/a/], headers: { x-version: [v1, v2] } }] }
+- { name: a, url: 'http://10.0.0.1', routes: [{ name: a, paths: [/a/], headers: { x-version: [v1, 2] } }] }
 - { name: b, url: 'https://10.0.0.1', routes: [{ name: b, paths: [/b/] }], plugins: [{ name: request-termination }] }
 - { name: c, host: pool, port: 81, routes: [{ name: c, paths: [/c/] }] }
 upstreams: [{ name: pool, targets: [{ target: '10.0.0.2:80', weight: 2000 }, { target: '10.0.0.3:80', weight: 1000 }] }]
 ",
     );
-    assert!(found.route("a").contains("headers: { x-version: \"v1\" }"), "{}", found.yaml);
-    assert!(found.route("a-2").contains("headers: { x-version: \"v2\" }"), "{}", found.yaml);
+    assert!(found.route("a").contains("headers: { x-version: { regex: \"(?i)v1\" } }"), "{}", found.yaml);
+    assert!(found.route("a-2").contains("headers: { x-version: \"2\" }"), "{}", found.yaml);
     assert!(found.route("b").contains("access: { deny:"), "{}", found.yaml);
     found.writes(&[
         "  \"10.0.0.1-2\": { nodes: [\"10.0.0.1:443\"], tls: {} }",
         "[{ address: \"10.0.0.2:80\", weight: 1000 }, { address: \"10.0.0.3:80\", weight: 500 }]",
     ]);
+}
+
+#[test]
+fn kong_expressions_for_a_header_match_a_part_of_its_value() {
+    kong("3.0", "paths: [/], headers: { x-v: ['~*^v[23]$'] }", "")
+        .writes(&["headers: { x-v: { regex: \"(?i).*(?:^v[23]$).*\" } }"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Rules of routers: matchers like ``Host(`a.example`)``, joined by `&&` and `||`.
 
-use crate::config::import::matches::{Match, PathMatch, all_of, joined, open_prefix_note};
+use crate::config::import::matches::{HeaderValue, Match, PathMatch, all_of, joined, open_prefix_note};
 
 /// The deepest nesting of parentheses.
 const DEEPEST: usize = 16;
@@ -88,10 +88,7 @@ impl Reader<'_> {
                 each(&|path| PathMatch::prefix(path).ok().map(Match::of_path))
             }
             "Header" | "Headers" => match values.as_slice() {
-                [name, value] => {
-                    let headers = vec![(name.to_ascii_lowercase(), Some((*value).to_owned()))];
-                    Ok(vec![Match { headers, ..Match::default() }])
-                }
+                [name, value] => Ok(vec![Match::of_header(name, HeaderValue::Is((*value).to_owned()))]),
                 _ => Err(unknown()),
             },
             _ => Err(unknown()),
