@@ -309,7 +309,7 @@ fn reach(field: &Field<'_>, condition: &Section<'_>, taken: &mut Taken, matches:
     if let Some(why) = text(condition, "prefix").and_then(|prefix| open_prefix_note(&prefix)) {
         note(field, &why);
     }
-    match taken.add(matches) {
+    match taken.add_next(&field.place().path, matches) {
         Ok(remark) => remark.iter().for_each(|remark| note(field, remark)),
         Err(why) => {
             note(field, why);

@@ -283,7 +283,8 @@ impl<'l> Reader<'l, '_> {
             effects.access.extend(own.access);
         }
         for matches in matches {
-            match self.taken.add(matches) {
+            let name = format!("{}.{backend}", section.name());
+            match self.taken.add_next(&name, matches) {
                 Err(why) => {
                     self.note(line, why);
                     continue;
@@ -293,7 +294,7 @@ impl<'l> Reader<'l, '_> {
             self.front.rules.push(Rule {
                 place: self.findings.place(line.mark, &line.name()),
                 listeners: BTreeSet::from([section.name().to_owned()]),
-                name: format!("{}.{backend}", section.name()),
+                name,
                 matches: matches.clone(),
                 upstreams: vec![(upstream.clone(), 1)],
                 effects: effects.clone(),

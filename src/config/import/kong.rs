@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, denial, key_field, node, url};
-use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, all_of, open_prefix_note};
+use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, all_of, open_prefix_note};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
@@ -45,6 +45,8 @@ struct Reader {
     /// The names under which callers send keys, and the number of routes that need no key.
     key_names: Vec<String>,
     without_keys: usize,
+    /// The routes so far, with their numbers of kinds of conditions and of header fields, and their longest paths.
+    taken: Taken<(usize, usize, usize)>,
 }
 
 pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
@@ -59,7 +61,8 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
     let (front, key_names) = (ProxyConfig::default(), Vec::new());
     let version = text(&file, "_format_version").unwrap_or_default();
     let has_plain_expressions = version.starts_with(['1', '2']);
-    let mut reader = Reader { front, labels, has_plain_expressions, key_names, without_keys: 0 };
+    let taken = Taken::default();
+    let mut reader = Reader { front, labels, has_plain_expressions, key_names, without_keys: 0, taken };
     for service in list(&file, "services") {
         reader.service(&file, &service, &plugins);
     }
@@ -272,6 +275,10 @@ impl Reader {
         }
         let effects = self.effects(&chosen, service);
         let mut paths = texts(&route, "paths");
+        let headers = section(&route, "headers").map_or(0, |headers| headers.fields().count());
+        let conditions = [paths.len(), texts(&route, "hosts").len(), texts(&route, "methods").len(), headers];
+        let kinds = conditions.iter().filter(|number| **number > 0).count();
+        let rank = (kinds, headers, paths.iter().map(String::len).max().unwrap_or_default());
         if paths.is_empty() {
             paths.push("/".to_owned());
         }
@@ -296,6 +303,9 @@ impl Reader {
                     let of = |value: &String| Match::of_header(name, header_value(value));
                     matches = all_of(&matches, &texts(&headers, name).iter().map(of).collect::<Vec<_>>());
                 }
+            }
+            for matches in &matches {
+                self.taken.add(&name, matches, rank).iter().for_each(|remark| note(field, remark));
             }
             let strip = if flag(&route, "strip_path", true) { path.trim_end_matches('/') } else { "" };
             let rewrite = (strip.to_owned(), base.trim_end_matches('/').to_owned());

@@ -49,9 +49,10 @@ pub(super) struct ScopedLimit {
     pub(super) exempt: Vec<String>,
 }
 
-/// The matches of the rules so far, of which the proxy takes the first that holds.
+/// The matches of the rules so far, each with the rule's name and its rank. Of the rules that match a request, the proxy takes
+/// the one of the highest rank, and the first of several.
 #[derive(Default)]
-pub(super) struct Taken(Vec<Match>);
+pub(super) struct Taken<R = ()>(Vec<(String, Match, R)>);
 
 impl Default for PathMatch {
     fn default() -> Self {
@@ -119,6 +120,13 @@ impl Match {
         other.and(self).as_ref() == Some(other)
     }
 
+    /// The rank of a route with this match among the routes that take requests of `both`, which is its intersection with
+    /// another match. See `ruleset::matcher`; the first of several routes that rank alike is the most contained one.
+    fn specificity(&self, both: &Self) -> (bool, bool, bool, usize, bool) {
+        let names_hosts = both.hosts.iter().all(|host| self.hosts.contains(host));
+        (names_hosts, self.path == both.path, !self.methods.is_empty(), self.headers.len(), self == both)
+    }
+
     /// Formats the match as YAML.
     pub(super) fn written(&self) -> String {
         let mut parts = Vec::new();
@@ -163,17 +171,27 @@ impl ScopedLimit {
     }
 }
 
+impl<R: PartialOrd> Taken<R> {
+    /// Adds a match of a rule. Returns a note where the proxy decides otherwise than tollgate between this rule and another one.
+    pub(super) fn add(&mut self, name: &str, matches: &Match, rank: R) -> Option<String> {
+        let is_reversed = |(other, taken, of): &&(String, Match, R)| {
+            let both = taken.and(matches).filter(|_| other != name);
+            both.is_some_and(|both| (taken.specificity(&both) >= matches.specificity(&both)) != (*of >= rank))
+        };
+        let other = self.0.iter().find(is_reversed).map(|(other, ..)| other);
+        let note = other.map(|other| format!("shares requests with {other}: here the more specific route takes them"));
+        self.0.push((name.to_owned(), matches.clone(), rank));
+        note
+    }
+}
+
 impl Taken {
-    /// Adds the match of a rule, with a note where rules before it take some of its requests. `Err` says that they take
-    /// all.
-    pub(super) fn add(&mut self, matches: &Match) -> Result<Option<&'static str>, &'static str> {
-        if self.0.iter().any(|taken| taken.contains(matches)) {
+    /// Adds a match of a rule that the proxy tries after the others. `Err` says that these take all its requests.
+    pub(super) fn add_next(&mut self, name: &str, matches: &Match) -> Result<Option<String>, &'static str> {
+        if self.0.iter().any(|(_, taken, ())| taken.contains(matches)) {
             return Err("is never reached: a rule before it takes all that it would");
         }
-        let overlaps = self.0.iter().any(|taken| taken.and(matches).is_some_and(|both| both != *taken));
-        self.0.push(matches.clone());
-        Ok(overlaps
-            .then_some("takes some of the requests of a rule before it: here the more specific route takes them"))
+        Ok(self.add(name, matches, ()))
     }
 }
 

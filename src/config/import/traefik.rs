@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, key_field, node, url};
-use super::matches::{Match, PathMatch, ScopedLimit};
+use super::matches::{PathMatch, ScopedLimit, Taken};
 use super::scalar;
 use super::yaml::{flag, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
@@ -32,8 +32,8 @@ struct Reader<'a> {
     points: Vec<&'a str>,
     /// The names of the middlewares and services that routers use.
     used: RefCell<HashSet<String>>,
-    /// The router, the match and the priority of each route so far.
-    taken: Vec<(String, Match, u64)>,
+    /// The routes so far, with the priorities of their routers.
+    taken: Taken<u64>,
     front: ProxyConfig,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         services: services.iter().flat_map(Section::fields).collect(),
         points: points.iter().flat_map(Section::fields).map(|(name, _)| name).collect(),
         used: RefCell::default(),
-        taken: Vec::new(),
+        taken: Taken::default(),
         front: ProxyConfig::default(),
     };
     for (name, router) in routers.iter().flat_map(Section::fields) {
@@ -116,21 +116,7 @@ impl Reader<'_> {
         let length = u64::try_from(rule.len()).unwrap_or(u64::MAX);
         let priority = number(&router, "priority").filter(|priority| *priority > 0).unwrap_or(length);
         for matches in matches {
-            let is_other_first = |(_, other, of_other): &&(String, Match, u64)| {
-                let both = matches.and(other);
-                both.is_some_and(|both| {
-                    (both != matches || *of_other > priority) && (both != *other || *of_other < priority)
-                })
-            };
-            if let Some((other, ..)) = self.taken.iter().find(is_other_first) {
-                note(
-                    field,
-                    &format!(
-                        "takes some requests of {other}: here the more specific one takes them, whatever their priorities"
-                    ),
-                );
-            }
-            self.taken.push((name.to_owned(), matches.clone(), priority));
+            self.taken.add(name, &matches, priority).iter().for_each(|remark| note(field, remark));
             let mut effects = effects.clone();
             // Traefik strips the prefix from the paths that begin with it
             if PathMatch::Below(effects.rewrite.0.clone()).and(&matches.path).is_none() {

@@ -292,6 +292,23 @@ upstreams: [{ name: pool, targets: [{ target: '10.0.0.2:80', weight: 2000 }, { t
 }
 
 #[test]
+fn rules_that_the_proxy_orders_otherwise_than_tollgate_are_named() {
+    let posts = kong("3.0", "paths: [/], methods: [POST]", "");
+    posts.notes(&["routes[1]: shares requests with plain: here the more specific route takes them"]);
+    let ours = |api: &str, writes: &str| {
+        traefik(
+            &format!("    api: {{ {api}, service: api }}\n    writes: {{ {writes}, service: api }}"),
+            "    x: {}",
+            "",
+        )
+    };
+    let own = "rule: Method(`POST`) && (Path(`/api/new`) || PathPrefix(`/api/`))";
+    ours("rule: PathPrefix(`/api/`)", own).lacks_note("shares requests");
+    ours("rule: PathPrefix(`/api/`), priority: 99", own)
+        .notes(&["http.routers.writes: shares requests with api: here the more specific route takes them"]);
+}
+
+#[test]
 fn kong_expressions_for_a_header_match_a_part_of_its_value() {
     kong("3.0", "paths: [/], headers: { x-v: ['~*^v[23]$'] }", "")
         .writes(&["headers: { x-v: { regex: \"(?i).*(?:^v[23]$).*\" } }"]);

@@ -276,6 +276,19 @@ fn haproxy_keys_of_a_part_of_a_field_are_named() {
 }
 
 #[test]
+fn haproxy_rules_that_share_requests_are_named_where_the_first_is_not_the_more_specific_one() {
+    let rules = |first: &str, second: &str| {
+        haproxy(
+            &format!("  use_backend api if {first}\n  use_backend web if {second}"),
+            "backend api\n  server a 10.0.0.2:80\n",
+        )
+    };
+    let (host, path) = ("{ hdr(host) -i a.test }", "{ path_beg /w/ }");
+    rules(host, path).lacks_note("shares requests");
+    rules(path, host).notes(&["use_backend: shares requests with fe.api: here the more specific route takes them"]);
+}
+
+#[test]
 fn haproxy_bounds_of_zero_bound_nothing() {
     let one = imported(
         "global\n  maxconn 0\ndefaults\n  mode http\nfrontend fe\n  bind :80 maxconn 0\n  default_backend web\n\
