@@ -77,6 +77,7 @@ backend b
     stick-table type string len 32 size 1k expire 1d store http_req_rate(1d)
     http-request track-sc2 url_param(user)
     http-request deny if { sc_http_req_rate(2) gt 2 }
+    http-request deny deny_status 429 if { sc_http_req_rate(0) gt 5 }
     server b ORIGIN
 backend writes
     stick-table type ip size 1k expire 1d store gpc0_rate(1d)
@@ -300,6 +301,7 @@ fn haproxy_and_what_is_imported_of_it_decide_alike() {
         go(2, (6, "x.b.test", "/?user=bob", None));
         go(2, (7, "b.test", "/?user=bob", None));
         go(2, (7, "b.test", "/", None));
+        go(7, (12, "b.test", "/", None));
         go(4, (8, "a.test", "/w/1", None));
         go(1, (8, "a.test", "/written", None));
         go(1, (8, "a.test", "/", None));

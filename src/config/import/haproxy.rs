@@ -5,8 +5,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use self::conditions::Acls;
+use self::limits::Rules;
 use self::syntax::{Line, Section};
-use super::front::rules::{Effects, Rule};
+use super::front::rules::Rule;
 use super::front::{Listener, ProxyConfig, node};
 use super::matches::{Match, Taken, joined};
 use crate::config::findings::Findings;
@@ -184,18 +185,22 @@ impl<'l> Reader<'l, '_> {
             return self.note(&section.head, "is left out: its mode is not http");
         }
         let acls = conditions::acls(section.lines.iter());
-        let effects = self.effects(section, &acls);
+        let mut rules = Rules::default();
+        self.add_rules(section, &acls, &mut rules);
+        // its backends read the counters, too
+        let is_shared = section.lines.iter().any(|line| line.word(0) == "use_backend");
+        rules.trackers.iter_mut().for_each(|tracker| tracker.is_shared = is_shared);
         let is_first = self.front.rules.is_empty();
         self.taken = Taken::default();
         let own_servers = section.kind() == "listen" && section.lines.iter().any(|line| line.word(0) == "server");
         let mut leads = false;
         for line in section.lines.iter().filter(|line| line.word(0) == "use_backend") {
-            leads |= self.route(section, line, &acls, &effects);
+            leads |= self.route(section, line, &acls, &rules);
         }
         match last("default_backend") {
-            Some(line) => leads |= self.route(section, line, &acls, &effects),
+            Some(line) => leads |= self.route(section, line, &acls, &rules),
             None if own_servers => {
-                leads |= self.route_to(section, &section.head, section.name(), &[Match::default()], &effects);
+                leads |= self.route_to(section, &section.head, section.name(), &[Match::default()], &rules);
             }
             None if !leads => return self.note(&section.head, "is left out: it leads to no servers"),
             None => self.note(&section.head, "has no default_backend: what no rule takes is answered 404"),
@@ -249,7 +254,7 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Reads a `use_backend` or a `default_backend`. Returns whether it leads to servers.
-    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, effects: &Effects) -> bool {
+    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, rules: &Rules<'l>) -> bool {
         let condition = match conditions::parse_condition(line, acls) {
             Ok(condition) => condition,
             Err(what) => {
@@ -264,7 +269,7 @@ impl<'l> Reader<'l, '_> {
         }
         condition.iter().flat_map(|one| &one.remarks).for_each(|remark| self.note(line, remark));
         let matches = joined(condition.into_iter().flat_map(|one| one.matches));
-        self.route_to(section, line, line.word(1), &matches, effects)
+        self.route_to(section, line, line.word(1), &matches, rules)
     }
 
     /// Adds the rules of a line that leads to a backend. Returns whether the backend has servers.
@@ -274,13 +279,12 @@ impl<'l> Reader<'l, '_> {
         line: &'l Line,
         backend: &str,
         matches: &[Match],
-        effects: &Effects,
+        rules: &Rules<'l>,
     ) -> bool {
-        let Some((upstream, own)) = self.backend(line, backend) else { return false };
-        let mut effects = effects.clone();
-        if section.kind() != "listen" || section.name() != backend {
-            effects.limits.extend(own.limits);
-            effects.access.extend(own.access);
+        let Some((upstream, of)) = self.backend(line, backend) else { return false };
+        let mut rules = rules.clone();
+        if !std::ptr::eq(of, section) {
+            self.add_rules(of, &conditions::acls(of.lines.iter()), &mut rules);
         }
         for matches in matches {
             let name = format!("{}.{backend}", section.name());
@@ -297,7 +301,7 @@ impl<'l> Reader<'l, '_> {
                 name,
                 matches: matches.clone(),
                 upstreams: vec![(upstream.clone(), 1)],
-                effects: effects.clone(),
+                effects: rules.effects.clone(),
             });
         }
         true

@@ -1,16 +1,14 @@
 //! Backends and their servers, as upstreams.
 
 use super::Reader;
-use super::conditions;
 use super::limits::time;
 use super::syntax::{Line, Section};
-use crate::config::import::front::rules::Effects;
 use crate::config::import::front::{Upstream, node};
 use crate::config::import::scalar;
 
 impl<'l> Reader<'l, '_> {
-    /// The name of a backend's upstream, and the effects of its rules; `None` where the backend is left out.
-    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<(String, Effects)> {
+    /// The name of a backend's upstream, and the backend's section; `None` where the backend is left out.
+    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<(String, &'l Section)> {
         let is_it = |section: &Section| matches!(section.kind(), "backend" | "listen") && section.name() == name;
         let Some((position, section)) = self.sections.iter().enumerate().find(|(_, section)| is_it(section)) else {
             self.note(from, &format!("is left out: there is no backend {name}"));
@@ -18,8 +16,7 @@ impl<'l> Reader<'l, '_> {
         };
         let lines = self.lines(position, section);
         let upstream = self.upstream(section, &lines)?;
-        let upstream = self.front.upstream(upstream);
-        Some((upstream, self.effects(section, &conditions::acls(section.lines.iter()))))
+        Some((self.front.upstream(upstream), section))
     }
 
     fn upstream(&self, section: &Section, lines: &[&Line]) -> Option<Upstream> {

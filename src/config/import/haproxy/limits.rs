@@ -11,14 +11,24 @@ use crate::config::import::front::{GUARD, denial, key_field};
 use crate::config::import::matches::{Match, ScopedLimit};
 use crate::config::problem::Mark;
 
+/// The effects of the rules that a request passes: those of its frontend, then those of its backend.
+#[derive(Clone, Default)]
+pub(super) struct Rules<'l> {
+    pub(super) effects: Effects,
+    pub(super) trackers: Vec<Tracker<'l>>,
+}
+
 /// The settings of a `track-sc` line.
-struct Tracker<'l> {
+#[derive(Clone)]
+pub(super) struct Tracker<'l> {
     slot: u8,
     /// The key, in YAML.
     key: String,
     /// The name of the section with its table.
     table: &'l str,
     when: Condition,
+    /// Whether it counts requests for several backends, while a backend denies only its own.
+    pub(super) is_shared: bool,
 }
 
 /// The settings of a `sc-inc-gpc` line.
@@ -43,19 +53,18 @@ struct Counted {
 const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
 
 impl<'l> Reader<'l, '_> {
-    /// The effects of a section's rules, whose limits this function adds.
-    pub(super) fn effects(&mut self, section: &'l Section, acls: &Acls) -> Effects {
-        let (mut trackers, mut effects) = (Vec::new(), Effects::default());
+    /// Adds the rules of a section, and their limits.
+    pub(super) fn add_rules(&mut self, section: &'l Section, acls: &Acls, added: &mut Rules<'l>) {
         let increments = self.increments(section, acls);
         for (line, at) in rules(section) {
             let action = line.word(at);
             let done = match action {
                 _ if action.starts_with("track-sc") => {
                     let tracker = self.tracker(section, line, at, acls);
-                    tracker.and_then(|one| self.add_tracker(line, one, &mut trackers))
+                    tracker.and_then(|one| self.add_tracker(line, one, &mut added.trackers))
                 }
                 "deny" | "tarpit" | "return" | "reject" | "silent-drop" => {
-                    self.denial(section, line, acls, (&trackers, &increments), &mut effects)
+                    self.denial(section, line, acls, &increments, added)
                 }
                 "auth" => Err(GUARD.to_owned()),
                 _ if action.starts_with("sc-inc-gpc") || UNNEEDED.contains(&action) => Ok(()),
@@ -65,7 +74,6 @@ impl<'l> Reader<'l, '_> {
                 self.note(line, &why);
             }
         }
-        effects
     }
 
     /// Adds a tracker. `Err` says that trackers before it take its slot: HAProxy tracks a request once in each.
@@ -160,7 +168,7 @@ impl<'l> Reader<'l, '_> {
         };
         let when = self.when(line, acls, "tracks")?;
         let slot = line.word(at).trim_start_matches("track-sc").parse().map_err(|_| "has no number")?;
-        Ok(Tracker { slot, key, table: line.option("table").unwrap_or_else(|| section.name()), when })
+        Ok(Tracker { slot, key, table: line.option("table").unwrap_or_else(|| section.name()), when, is_shared: false })
     }
 
     fn denial(
@@ -168,8 +176,8 @@ impl<'l> Reader<'l, '_> {
         section: &'l Section,
         line: &Line,
         acls: &Acls,
-        (trackers, increments): (&[Tracker<'l>], &[Increment]),
-        effects: &mut Effects,
+        increments: &[Increment],
+        Rules { effects, trackers }: &mut Rules<'l>,
     ) -> Result<(), String> {
         let condition =
             conditions::parse_condition(line, acls).map_err(|what| format!("is left out: {what} {GUARD}"))?;
@@ -232,7 +240,8 @@ impl<'l> Reader<'l, '_> {
         if matches(&scopes) != matches(&conditions::and(&tracker.when, slice::from_ref(one))?) {
             self.note(line, "denies only requests that its counter counts: HAProxy denies all that it tracks");
         }
-        if matches(&scopes) != matches(&counted.when) {
+        let counts_others = tracker.is_shared && name.starts_with("http_");
+        if counts_others || matches(&scopes) != matches(&counted.when) {
             self.note(line, "counts the requests that it may deny: HAProxy counts all that it tracks");
         }
         let missing = if tracker.key.starts_with('{') { ", missing_key: skip" } else { "" };

@@ -44,6 +44,27 @@ fn haproxy_trackers_of_one_slot_have_a_limit_each() {
 }
 
 #[test]
+fn haproxy_backends_deny_by_the_counters_of_their_frontend() {
+    let tracked = |frontend: &str, own: &str| {
+        imported(&format!(
+            "defaults\n  mode http\nfrontend fe\n  bind :80\n  stick-table type ip size 1k store http_req_rate(10s)
+  http-request track-sc0 src\n{frontend}  default_backend web\nbackend web\n  server w 10.0.0.1:80
+  stick-table type string size 1k store http_req_rate(60s)\n{own}  \
+             http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 2 }}\nbackend other\n  server o 10.0.0.2:80\n"
+        ))
+    };
+    let alone = tracked("", "");
+    assert!(alone.route("fe.web").contains("limits: [fe.http_req_rate]"), "{}", alone.yaml);
+    alone.lacks_note("http-request");
+    let among_others = tracked("  use_backend other if { path_beg /other/ }\n", "");
+    among_others.notes(&["http-request deny: counts the requests that it may deny: HAProxy counts all that it tracks"]);
+    assert!(!among_others.route("fe.other").contains("limits"), "{}", among_others.yaml);
+    let twice = tracked("", "  http-request track-sc0 url_param(user)\n");
+    assert!(twice.route("fe.web").contains("limits: [fe.http_req_rate]"), "{}", twice.yaml);
+    twice.notes(&["http-request track-sc0: tracks nothing: a line before it takes its slot"]);
+}
+
+#[test]
 fn haproxy_sections_have_the_defaults_that_they_name() {
     let named = imported(
         "defaults limited
