@@ -29,6 +29,8 @@ pub(super) struct Tracker<'l> {
     when: Condition,
     /// Whether it counts requests for several backends, while a backend denies only its own.
     pub(super) is_shared: bool,
+    /// Whether rules in front of it deny requests over a limit: HAProxy does not track these.
+    follows_denials: bool,
 }
 
 /// The settings of a `sc-inc-gpc` line.
@@ -49,6 +51,9 @@ struct Counted {
     when: Condition,
 }
 
+/// Counts denied requests as well.
+const ALL: &str = ", charge: { denied: true }";
+
 /// Actions of rules that need no note: tollgate does the same anyway, or they do not concern limits.
 const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
 
@@ -61,7 +66,7 @@ impl<'l> Reader<'l, '_> {
             let done = match action {
                 _ if action.starts_with("track-sc") => {
                     let tracker = self.tracker(section, line, at, acls);
-                    tracker.and_then(|one| self.add_tracker(line, one, &mut added.trackers))
+                    tracker.and_then(|one| self.add_tracker(line, one, added))
                 }
                 "deny" | "tarpit" | "return" | "reject" | "silent-drop" => {
                     self.denial(section, line, acls, &increments, added)
@@ -77,7 +82,8 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Adds a tracker. `Err` says that trackers before it take its slot: HAProxy tracks a request once in each.
-    fn add_tracker(&self, line: &Line, one: Tracker<'l>, trackers: &mut Vec<Tracker<'l>>) -> Result<(), String> {
+    fn add_tracker(&self, line: &Line, mut one: Tracker<'l>, added: &mut Rules<'l>) -> Result<(), String> {
+        let Rules { effects, trackers } = added;
         let before = || trackers.iter().filter(|known| known.slot == one.slot).flat_map(|known| &known.when);
         let own = || one.when.iter().flat_map(|when| &when.matches);
         let takes = |own: &Match| {
@@ -93,6 +99,8 @@ impl<'l> Reader<'l, '_> {
                 "counts requests that a line before it tracks, too: HAProxy tracks a request once in a slot",
             );
         }
+        let denied = effects.limits.iter().flat_map(|limit| &limit.matches);
+        one.follows_denials = denied.into_iter().any(|denied| own().any(|own| denied.and(own).is_some()));
         trackers.push(one);
         Ok(())
     }
@@ -168,7 +176,14 @@ impl<'l> Reader<'l, '_> {
         };
         let when = self.when(line, acls, "tracks")?;
         let slot = line.word(at).trim_start_matches("track-sc").parse().map_err(|_| "has no number")?;
-        Ok(Tracker { slot, key, table: line.option("table").unwrap_or_else(|| section.name()), when, is_shared: false })
+        Ok(Tracker {
+            slot,
+            key,
+            table: line.option("table").unwrap_or_else(|| section.name()),
+            when,
+            is_shared: false,
+            follows_denials: false,
+        })
     }
 
     fn denial(
@@ -244,6 +259,12 @@ impl<'l> Reader<'l, '_> {
         if counts_others || matches(&scopes) != matches(&counted.when) {
             self.note(line, "counts the requests that it may deny: HAProxy counts all that it tracks");
         }
+        if tracker.follows_denials && counted.charge == ALL {
+            self.note(
+                line,
+                "counts requests that rules in front of its `track-sc` line deny: HAProxy does not track them",
+            );
+        }
         let missing = if tracker.key.starts_with('{') { ", missing_key: skip" } else { "" };
         let limit = counted.limit;
         let settings = format!(
@@ -264,8 +285,6 @@ impl<'l> Reader<'l, '_> {
         increments: &[Increment],
         over: &CounterThreshold,
     ) -> Result<Counted, String> {
-        /// Counts denied requests as well.
-        const ALL: &str = ", charge: { denied: true }";
         let tracked = || tracker.when.clone();
         let next = over.above.saturating_add(1);
         match over.counter.as_str() {

@@ -65,6 +65,17 @@ fn haproxy_backends_deny_by_the_counters_of_their_frontend() {
 }
 
 #[test]
+fn haproxy_trackers_behind_a_denial_are_named() {
+    const NOTE: &str = "http-request deny: counts requests that rules in front of its `track-sc` line deny";
+    let denial = |slot: u8| format!("  http-request deny deny_status 429 if {{ sc_http_req_rate({slot}) gt 20 }}\n");
+    let tracker = |slot: u8, table: &str| format!("  http-request track-sc{slot} src table {table}\n");
+    let (first, second) = (tracker(0, "addresses"), tracker(1, "keys"));
+    haproxy(&format!("{first}{}{second}{}", denial(0), denial(1)), "").notes(&[NOTE]);
+    haproxy(&format!("{first}{second}{}{}", denial(0), denial(1)), "").lacks_note(NOTE);
+    haproxy(&format!("{first}{}", denial(0)), &format!("{second}{}", denial(1))).notes(&[NOTE]);
+}
+
+#[test]
 fn haproxy_sections_have_the_defaults_that_they_name() {
     let named = imported(
         "defaults limited
