@@ -137,6 +137,12 @@ impl ProxyConfig {
         name
     }
 
+    /// The setting `over_limit` of a limit in YAML, if it has one.
+    pub(super) fn over_limit(&self, limit: &str) -> Option<&str> {
+        let limit = self.limits.iter().find(|known| known.name == limit)?;
+        limit.settings.split_once("over_limit: ").map(|(_, setting)| setting)
+    }
+
     /// Makes routes of the rules, and changes settings that tollgate would refuse. Adds notes about these changes.
     pub(super) fn settle(&mut self, findings: &Findings) {
         let note = |message: String| findings.add(Problem::warning(findings.place(Mark::START, ""), message));

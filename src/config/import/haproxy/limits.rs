@@ -8,7 +8,7 @@ use super::conditions::{self, Acls, Condition, Conjunction, CounterSource, Count
 use super::syntax::{Line, Section};
 use crate::config::import::front::rules::{Access, Effects, ScopedAccess};
 use crate::config::import::front::{GUARD, denial, key_field};
-use crate::config::import::matches::{Match, ScopedLimit};
+use crate::config::import::matches::{Match, ScopedLimit, all_of};
 use crate::config::problem::Mark;
 
 /// The effects of the rules that a request passes: those of its frontend, then those of its backend.
@@ -99,8 +99,8 @@ impl<'l> Reader<'l, '_> {
                 "counts requests that a line before it tracks, too: HAProxy tracks a request once in a slot",
             );
         }
-        let denied = effects.limits.iter().flat_map(|limit| &limit.matches);
-        one.follows_denials = denied.into_iter().any(|denied| own().any(|own| denied.and(own).is_some()));
+        let own: Vec<Match> = own().cloned().collect();
+        one.follows_denials = effects.limits.iter().any(|limit| !all_of(&limit.matches, &own).is_empty());
         trackers.push(one);
         Ok(())
     }
@@ -210,7 +210,15 @@ impl<'l> Reader<'l, '_> {
                     }
                     for tracker in of {
                         match self.limit(line, tracker, increments, over, &one) {
-                            Ok(limits) => effects.limits.extend(limits),
+                            Ok(limits) => {
+                                if limits.iter().any(|limit| self.answers_otherwise(limit, &effects.limits)) {
+                                    self.note(
+                                        line,
+                                        "above several limits, the one that denies longest answers: HAProxy answers with the status of the first",
+                                    );
+                                }
+                                effects.limits.extend(limits);
+                            }
                             Err(why) => self.note(line, &why),
                         }
                     }
@@ -276,6 +284,13 @@ impl<'l> Reader<'l, '_> {
         let limit = self.front.limit(&format!("{}.{name}", tracker.table), tracker.table, settings);
         let scoped = |of: Conjunction| ScopedLimit { limit: limit.clone(), matches: of.matches, exempt: of.except };
         Ok(scopes.into_iter().map(scoped).collect())
+    }
+
+    /// Whether one of `others` holds for some requests of a limit, and denies them with another status.
+    fn answers_otherwise(&self, limit: &ScopedLimit, others: &[ScopedLimit]) -> bool {
+        let is_shared = |other: &ScopedLimit| !all_of(&limit.matches, &other.matches).is_empty();
+        let over_limit = |of: &ScopedLimit| self.front.over_limit(&of.limit);
+        others.iter().any(|other| is_shared(other) && over_limit(other) != over_limit(limit))
     }
 
     fn counted(

@@ -76,6 +76,21 @@ fn haproxy_trackers_behind_a_denial_are_named() {
 }
 
 #[test]
+fn haproxy_statuses_of_several_limits_are_named_where_they_differ() {
+    const NOTE: &str = "http-request deny: above several limits, the one that denies longest answers";
+    let limits = |first: u16, second: u16, path: &str| {
+        let rule = |slot: u8, status: u16, path: &str| {
+            format!("  http-request deny deny_status {status} if {{ sc_http_req_rate({slot}) gt 20 }} {path}\n")
+        };
+        let trackers = "  http-request track-sc0 src table addresses\n  http-request track-sc1 src table keys\n";
+        haproxy(&format!("{trackers}{}{}", rule(0, first, "{ path_beg /a/ }"), rule(1, second, path)), "")
+    };
+    limits(429, 503, "").notes(&[NOTE]);
+    limits(429, 503, "{ path_beg /b/ }").lacks_note(NOTE);
+    limits(503, 503, "").lacks_note(NOTE);
+}
+
+#[test]
 fn haproxy_sections_have_the_defaults_that_they_name() {
     let named = imported(
         "defaults limited
