@@ -64,6 +64,7 @@ frontend own
     http-request track-sc1 req.fhdr(x-api-key) table keys if { path_beg /v1/ }
     http-request deny deny_status 429 if { sc_http_req_rate(0) gt 6 } !office
     http-request deny deny_status 503 if !office { sc_http_req_rate(1) ge 4 }
+    http-request deny if { req.hdr(x-api-key) blocked }
     use_backend b if { hdr(host) -i b.test } or { hdr_end(host) .b.test }
     use_backend writes if { path_beg /w/ } || { path /written }
     use_backend writes if METH_POST
@@ -311,6 +312,9 @@ fn haproxy_and_what_is_imported_of_it_decide_alike() {
         go(2, (9, "a.test", "/signup/x", None));
         go(2, (10, "a.test", "/v1/orders", Some("1,three")));
         go(4, (10, "a.test", "/v1/orders", Some("2,three")));
+        for key in ["blocked", "a, blocked ,b", "Blocked", "blocked b"] {
+            go(1, (11, "a.test", "/v1/orders", Some(key)));
+        }
         all
     };
     let ([theirs, ours], written) = both("haproxy.cfg", config, start, traffic);

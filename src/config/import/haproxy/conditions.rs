@@ -164,15 +164,13 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
         .split_once('(')
         .map_or((sample.as_str(), ""), |(name, rest)| (name, rest.strip_suffix(')').unwrap_or(rest)));
     let is_host = matches!(name, "hdr" | "req.hdr" | "hdr_dom" | "hdr_end") && argument.eq_ignore_ascii_case("host");
-    let (mut method, mut values, mut remarks) = (None, Vec::new(), Vec::new());
+    let (mut method, mut values, mut remarks, mut ignores_case) = (None, Vec::new(), Vec::new(), false);
     let mut words = rest.iter().map(String::as_str);
     while let Some(word) = words.next() {
         match word {
             "-i" if name.starts_with("path") => remarks.push("paths are compared with case".to_owned()),
-            "-i" if name.ends_with("hdr") && !is_host => {
-                remarks.push("header fields are compared with case".to_owned());
-            }
-            "-i" | "--" => {}
+            "-i" => ignores_case = true,
+            "--" => {}
             "-m" => method = words.next(),
             flag if flag.starts_with('-') => return Err(format!("the flag {flag} of {sample}")),
             value => values.push(value),
@@ -203,7 +201,7 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
             Ok(all_matches(vec![Match::of_header(argument, HeaderValue::Any)]))
         }
         ("hdr" | "req.hdr", None | Some("str")) => {
-            each(&|value| Ok(Match::of_header(argument, HeaderValue::Is(value.to_owned()))))
+            each(&|value| Ok(Match::of_header(argument, listed(value, ignores_case))))
         }
         ("src", None)
             if !values.is_empty()
@@ -226,6 +224,12 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
 
 fn host(name: String) -> Match {
     Match { hosts: vec![name.to_ascii_lowercase()], ..Match::default() }
+}
+
+/// The condition that one of the values of a field, between its commas, is `value`.
+fn listed(value: &str, ignores_case: bool) -> HeaderValue {
+    let flag = if ignores_case { "(?i)" } else { "" };
+    HeaderValue::Like(format!(r"{flag}(.*,)?\s*{}\s*(,.*)?", regex::escape(value)))
 }
 
 /// Parses `sc_http_req_rate(0)`, `sc0_http_req_rate`, `src_http_req_rate(table)` or `src,table_http_req_rate(table)`.
