@@ -33,6 +33,11 @@ impl ZoneKey {
     fn is_one_field(&self) -> bool {
         matches!(self.parts.as_slice(), [one] if one.starts_with('{')) && !self.by_server && !self.has_text
     }
+
+    /// Whether the key is the server's name alone.
+    fn is_server_name(&self) -> bool {
+        self.by_server && self.parts.is_empty() && !self.has_text
+    }
 }
 
 impl Reader<'_, '_> {
@@ -155,6 +160,13 @@ impl Reader<'_, '_> {
             self.note(use_of, "is left out, as its zone is");
             return None;
         };
+        if zone.key.is_server_name() && limits.server_name.is_empty() {
+            self.note(
+                use_of,
+                "is left out: its key is empty in a server without a name, and nginx limits nothing there",
+            );
+            return None;
+        }
         let key = key(&zone.key.parts);
         let number = |name: &str| {
             let text = option(name)?;

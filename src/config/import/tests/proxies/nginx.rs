@@ -67,6 +67,9 @@ fn nginx_server_name_in_a_key_counts_each_server_apart() {
     both.omits("key: host");
     both.writes(&["z: { algorithm: gcra, rate: 5/s, burst: 1, key: all }", "z-2: { algorithm: gcra"]);
     assert!(both.route("b.test.root").contains("limits: [z-2]"), "{}", both.yaml);
+    let unnamed = nginx("limit_req_zone $server_name zone=z:1m rate=5r/s;", "limit_req zone=z;");
+    unnamed.writes(&["limits: {}"]);
+    unnamed.notes(&["limit_req: is left out: its key is empty in a server without a name"]);
 }
 
 #[test]
