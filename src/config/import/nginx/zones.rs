@@ -118,7 +118,12 @@ impl Reader<'_, '_> {
     fn mapped(&self, map: &Directive) -> Result<ZoneKey, String> {
         const OTHER: &str = "of `map`, only one of a `geo` is known that makes the key empty for some networks";
         let geo = self.variables.get(map.argument().trim_start_matches('$')).filter(|geo| geo.name() == "geo");
-        let geo = geo.filter(|geo| map.name() == "map" && geo.arguments().len() == 1).ok_or(OTHER)?;
+        let is_of_client = |geo: &&&Directive| match geo.arguments() {
+            [_] => true,
+            [address, _] => address == "$remote_addr",
+            _ => false,
+        };
+        let geo = geo.filter(|_| map.name() == "map").filter(is_of_client).ok_or(OTHER)?;
         // other entries than plain values: regular expressions, and those of a file
         if map.block().iter().any(|entry| entry.name().starts_with('~') || entry.name() == "include") {
             return Err(OTHER.to_owned());

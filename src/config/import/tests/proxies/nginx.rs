@@ -53,6 +53,9 @@ fn nginx_network_that_is_limited_inside_an_exempt_one_is_noted() {
     nested.notes(&["limit_req_zone: the limits of this zone are left out"]);
     let apart = nginx(&zones("192.0.2.0/24 1;"), "limit_req zone=z;");
     apart.writes(&["bypass: { addresses: [\"10.0.0.0/8\"] }"]);
+    let of_address = |variable: &str| zones("").replace("geo $limited", &format!("geo {variable} $limited"));
+    nginx(&of_address("$remote_addr"), "limit_req zone=z;").writes(&["bypass: { addresses: [\"10.0.0.0/8\"] }"]);
+    nginx(&of_address("$arg_ip"), "limit_req zone=z;").omits("10.0.0.0/8");
     let composite = zones("").replace("limit_req_zone $address", "limit_req_zone $address$http_x_key");
     nginx(&composite, "limit_req zone=z;").notes(&["the limits of this zone are left out"]);
 }
