@@ -396,8 +396,12 @@ impl<'d> Reader<'d, '_> {
         if !limits.keeps_host {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }
-        let uses = limits.requests.iter().chain(&limits.connections);
-        let used: Vec<ScopedLimit> = uses.filter_map(|use_of| self.limit(use_of, &limits)).collect();
+        let mut used: Vec<ScopedLimit> = limits.requests.iter().filter_map(|one| self.limit(one, &limits)).collect();
+        if let Some(first) = limits.connections.first().filter(|_| !used.is_empty()) {
+            let message = "requests that it refuses take nothing from the limits of `limit_req`: nginx charges them";
+            self.note(first, message);
+        }
+        used.extend(limits.connections.iter().filter_map(|one| self.limit(one, &limits)));
         let denied = (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status));
         let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));
         Some(Rule {

@@ -89,6 +89,10 @@ fn nginx_limits_of_connections_answer_with_their_own_status() {
         "limit_req_zone $binary_remote_addr zone=z:1m rate=10r/s;\nlimit_conn_zone $binary_remote_addr zone=c:1m;";
     let both = nginx(zones, "limit_req zone=z; limit_conn c 3; limit_req_status 503; limit_conn_status 429;");
     both.writes(&["limit: 3, key: client_address, over_limit: { deny: { status: 429 } }", "denied: { status: 503 }"]);
+    both.notes(&[
+        "limit_conn: requests that it refuses take nothing from the limits of `limit_req`: nginx charges them",
+    ]);
+    nginx(zones, "limit_conn c 3;").lacks_note("limit_conn");
 }
 
 #[test]
