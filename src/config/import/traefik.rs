@@ -7,7 +7,7 @@ use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, key_field, node, url};
 use super::matches::{PathMatch, ScopedLimit, Taken};
 use super::scalar;
-use super::yaml::{flag, left_out, list, name_others, note, number, section, text, texts};
+use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
 use crate::units::Nanos;
 
@@ -34,6 +34,8 @@ struct Reader<'a> {
     used: RefCell<HashSet<String>>,
     /// The routes so far, with the priorities of their routers.
     taken: Taken<u64>,
+    /// The smallest of the bodies' bounds that the middlewares of the router set.
+    max_body: Option<u64>,
     front: ProxyConfig,
 }
 
@@ -51,6 +53,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         points: points.iter().flat_map(Section::fields).map(|(name, _)| name).collect(),
         used: RefCell::default(),
         taken: Taken::default(),
+        max_body: None,
         front: ProxyConfig::default(),
     };
     for (name, router) in routers.iter().flat_map(Section::fields) {
@@ -106,9 +109,11 @@ impl Reader<'_> {
         }
         remarks.iter().for_each(|remark| note(field, remark));
         let mut effects = Effects::default();
+        self.max_body = None;
         for middleware in texts(&router, "middlewares") {
             self.middleware(field, name, bare(&middleware), &mut effects, 0);
         }
+        effects.more.extend(self.max_body.map(|most| format!("max_request_body: {most}B")));
         if upstreams.is_empty() {
             note(field, "refuses requests with 403 here: its service has no servers that are carried over");
             effects = Effects::refusal();
@@ -175,7 +180,7 @@ impl Reader<'_> {
                 "buffering" => {
                     name_others(&section, &["maxRequestBodyBytes"]);
                     let most = number(&section, "maxRequestBodyBytes").filter(|most| *most > 0);
-                    effects.more.extend(most.map(|most| format!("max_request_body: {most}B")));
+                    self.max_body = self.max_body.into_iter().chain(most).min();
                 }
                 _ if GUARDS.contains(&kind) => note(&field, GUARD),
                 _ => note(&field, "is not carried over"),
@@ -249,12 +254,16 @@ fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
     }
     if let Some(check) = section(balancer, "healthCheck") {
         name_others(&check, &["path", "interval", "timeout"]);
-        let time = |of: &str, name: &str| {
-            text(&check, of).map(|time| format!(", {name}: {}", scalar(&time))).unwrap_or_default()
+        let setting = |of: &str, name: &str| {
+            let given = text(&check, of)?;
+            match time(&given) {
+                Some(time) => Some(format!(", {name}: {}", time.to_exact_string())),
+                None => left_out(&get(&check, of)?, format_args!("{given} is no length of time")),
+            }
         };
+        let settings = [setting("interval", "every"), setting("timeout", "timeout")];
         let path = scalar(&text(&check, "path").unwrap_or_else(|| "/".to_owned()));
-        upstream.health_check =
-            Some(format!("path: {path}{}{}", time("interval", "every"), time("timeout", "timeout")));
+        upstream.health_check = Some(format!("path: {path}{}", settings.into_iter().flatten().collect::<String>()));
     }
     Some(upstream)
 }
@@ -265,9 +274,8 @@ fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     name_others(section, &["average", "burst", "period", "sourceCriterion"]);
     let average = number(section, "average").unwrap_or(0);
     let period = text(section, "period").unwrap_or_else(|| "1s".to_owned());
-    let parsed = if period.bytes().all(|byte| byte.is_ascii_digit()) { format!("{period}s") } else { period };
-    let Ok(nanos) = crate::config::scalar::duration(&parsed) else {
-        return left_out(field, format_args!("its period {parsed} has several units"));
+    let Some(nanos) = time(&period) else {
+        return left_out(field, format_args!("its period {period} is no length of time"));
     };
     if average == 0 {
         return left_out(field, "an average of 0 limits nothing");
@@ -278,11 +286,26 @@ fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     let (size, after) = (burst.saturating_add(1), burst.saturating_sub(1));
     let wait = Nanos::new(wait).to_exact_string();
     // writes `100/s` instead of `100/1s`
-    let unit = parsed.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic)).unwrap_or(&parsed);
+    let period = nanos.to_exact_string();
+    let unit = period.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic)).unwrap_or(&period);
     let key = source(section, "client_address");
     Some(format!(
         "algorithm: gcra, rate: {average}/{unit}, burst: {size}, delay_after: {after}, over_limit: {{ delay: {{ max_wait: {wait} }} }}, key: {key}"
     ))
+}
+
+/// Reads a length of time of Go: numbers with units one behind the other, like `1m30s`. A number alone is in seconds.
+fn time(text: &str) -> Option<Nanos> {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let with_unit = if text.chars().all(is_number) { format!("{text}s") } else { text.to_owned() };
+    let (mut sum, mut rest) = (0_u64, with_unit.as_str());
+    while !rest.is_empty() {
+        let next = rest.trim_start_matches(is_number).trim_start_matches(|c| !is_number(c));
+        let part = crate::config::scalar::duration(rest.strip_suffix(next)?).ok()?;
+        sum = sum.checked_add(part.get())?;
+        rest = next;
+    }
+    Some(Nanos::new(sum))
 }
 
 fn in_flight(section: &Section<'_>) -> Option<String> {

@@ -457,6 +457,25 @@ fn traefik_prefix_is_stripped_from_the_paths_that_begin_with_it() {
 }
 
 #[test]
+fn traefik_times_of_several_units_and_the_smallest_bound_on_bodies_are_written() {
+    let checked = |name: &str, settings: &str| {
+        format!(
+            "    {name}: {{ loadBalancer: {{ servers: [{{ url: 'http://10.0.0.2:80' }}], healthCheck: {{ {settings} }} }} }}\n"
+        )
+    };
+    let services = [checked("a", "interval: 10, timeout: 1m30s"), checked("b", "interval: soon")].concat();
+    let routers = "    a: { rule: PathPrefix(`/a/`), middlewares: [large, small, slow], service: a }
+    b: { rule: PathPrefix(`/b/`), service: b }";
+    let middlewares = "    large: { buffering: { maxRequestBodyBytes: 2000 } }
+    small: { buffering: { maxRequestBodyBytes: 1000 } }
+    slow: { rateLimit: { average: 1, period: 1m30s } }";
+    let one = traefik(routers, middlewares, &services);
+    one.writes(&["health_check: { path: /, every: 10s, timeout: 90s }", "max_request_body: 1000B", "rate: 1/90s"]);
+    one.omits("2000B");
+    one.notes(&["healthCheck.interval: is left out: soon is no length of time"]);
+}
+
+#[test]
 fn traefik_protocols_of_entry_points_are_read() {
     let points = "entryPoints: { web: { address: ':80/tcp' }, dns: { address: ':53/udp' } }";
     let one = traefik("    all: { rule: PathPrefix(`/`), service: api }", "    unused: { compress: {} }", points);
