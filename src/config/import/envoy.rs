@@ -112,9 +112,8 @@ impl Reader<'_> {
         for host in list(&routes, "virtual_hosts") {
             let of = host.mapping("a mapping")?;
             name_others(&of, &["name", "domains", "routes", "typed_per_filter_config", "require_tls"]);
-            if let Some(field) = get(&of, "require_tls").filter(|_| text(&of, "require_tls").as_deref() != Some("NONE"))
-            {
-                note(&field, GUARD);
+            if text(&of, "require_tls").is_some_and(|required| required != "NONE") {
+                of.get("require_tls").iter().for_each(|field| note(field, GUARD));
             }
             let limits = self.own_limits(&of).unwrap_or_else(|| limits.clone());
             let domains = texts(&of, "domains");

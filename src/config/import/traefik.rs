@@ -167,11 +167,17 @@ impl Reader<'_> {
                 "stripPrefix" => {
                     name_others(&section, &["prefixes"]);
                     match texts(&section, "prefixes").as_slice() {
-                        [prefix] => effects.rewrite.0 = prefix.trim_end_matches('/').to_owned(),
+                        [prefix] => {
+                            let why = strip(&mut effects.rewrite, prefix.trim_end_matches('/'));
+                            why.iter().for_each(|why| note(&field, why));
+                        }
                         _ => note(&field, "is not carried over: it has several prefixes"),
                     }
                 }
-                "addPrefix" => effects.rewrite.1 = text(&section, "prefix").unwrap_or_default(),
+                "addPrefix" => {
+                    let prefix = text(&section, "prefix").unwrap_or_default();
+                    effects.rewrite.1.insert_str(0, prefix.trim_end_matches('/'));
+                }
                 "ipAllowList" | "ipWhiteList" => {
                     name_others(&section, &["sourceRange"]);
                     let access = Access { allow: texts(&section, "sourceRange"), deny: Vec::new() };
@@ -224,6 +230,24 @@ impl Reader<'_> {
         let has_servers = !upstream.nodes.is_empty();
         Some(has_servers.then(|| (self.front.upstream(upstream), 1)).into_iter().collect())
     }
+}
+
+/// Has a rewrite, which is a prefix to strip and one to add, strip a further prefix of its result. Returns a note where this
+/// differs for some paths.
+fn strip((stripped, added): &mut (String, String), prefix: &str) -> Option<String> {
+    let below = |whole: &str, above: &str| {
+        whole.strip_prefix(above).filter(|rest| rest.is_empty() || rest.starts_with('/')).map(str::to_owned)
+    };
+    if let Some(rest) = below(added, prefix) {
+        *added = rest;
+        return None;
+    }
+    // the path begins with `added`, which is not below `prefix`
+    let rest = below(prefix, added)?;
+    let is_first = stripped.is_empty() && added.is_empty();
+    stripped.push_str(&rest);
+    added.clear();
+    (!is_first).then(|| format!("changes only paths that begin with {stripped}: others are not rewritten here"))
 }
 
 fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
