@@ -371,7 +371,8 @@ impl<'d> Reader<'d, '_> {
             let others: Vec<&Directive> = block.iter().copied().filter(|one| !GUARDS.contains(&one.name())).collect();
             self.level(&others, outer);
             self.leave_out_inner(location);
-            if refusal(&block).is_some_and(|status| status != 403) {
+            let is_internal = block.iter().any(|one| one.name() == "internal");
+            if is_internal || refusal(&block).is_some_and(|status| status != 403) {
                 self.note(location, "refuses requests with 403 here");
             }
             return Some(rule);

@@ -199,7 +199,13 @@ impl<'l> Reader<'l, '_> {
         for one in condition {
             one.remarks.iter().for_each(|remark| self.note(line, remark));
             match &one.over {
-                None => effects.access.push(access(section, line, one)?),
+                None => {
+                    effects.access.push(access(section, line, one)?);
+                    let usual = if line.has("deny") { "403" } else { "" };
+                    if line.option("deny_status").or_else(|| line.option("status")).unwrap_or(usual) != "403" {
+                        self.note(line, "refuses requests with 403 here");
+                    }
+                }
                 Some(_) if !one.from.is_empty() => {
                     return Err("is left out: a limit holds for all networks but some, not for some".to_owned());
                 }

@@ -223,6 +223,12 @@ fn haproxy_denials_by_path_close_these_paths() {
         &format!("match: {{ path: /secret }}\n    upstream: web\n    {NOBODY}"),
     ]);
     one.omits("/healthz");
+    one.lacks_note("403");
+    for rule in ["deny deny_status 404", "return status 410", "silent-drop"] {
+        let one = haproxy(&format!("  http-request {rule} if {{ path /old }}"), "");
+        one.writes(&[NOBODY]);
+        one.notes(&["refuses requests with 403 here"]);
+    }
     let ordered = haproxy("  http-request allow if { src 10.0.0.0/8 }\n  http-request deny", "");
     ordered.notes(&["http-request deny: is left out: a denial behind an `allow`"]);
 }

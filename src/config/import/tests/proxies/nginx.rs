@@ -265,6 +265,8 @@ server { listen 80;
 #[test]
 fn nginx_locations_that_refuse_requests_stay_closed_or_are_told() {
     const NOBODY: &str = "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }";
+    imported("server { location /inside/ { internal; } location / { proxy_pass http://10.0.0.1; } }\n")
+        .notes(&["location: refuses requests with 403 here"]);
     let one = imported(
         "server { listen 80; auth_basic staff;
   location / { proxy_pass http://10.0.0.1; }
