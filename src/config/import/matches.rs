@@ -120,6 +120,11 @@ impl Match {
         other.and(self).as_ref() == Some(other)
     }
 
+    /// Whether `other` matches every request that it matches, and more.
+    pub(super) fn is_inside(&self, other: &Self) -> bool {
+        self != other && other.contains(self)
+    }
+
     /// The rank of a route with this match among the routes that take requests of `both`, which is its intersection with
     /// another match. See `ruleset::matcher`; the first of several routes that rank alike is the most contained one.
     fn specificity(&self, both: &Self) -> (bool, bool, bool, usize, bool) {
@@ -237,7 +242,7 @@ pub(super) fn contained_first<T>(items: Vec<T>, of: impl Fn(&T) -> &Match) -> Ve
     let mut sorted: Vec<T> = Vec::new();
     for item in items {
         let own = of(&item);
-        let is_whole = |other: &T| of(other).path == own.path && of(other) != own && of(other).contains(own);
+        let is_whole = |other: &T| of(other).path == own.path && own.is_inside(of(other));
         let at = sorted.iter().position(is_whole).unwrap_or(sorted.len());
         sorted.insert(at, item);
     }

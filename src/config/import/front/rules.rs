@@ -128,24 +128,10 @@ impl ProxyConfig {
                 });
                 continue;
             }
-            let mut effects = rule.effects.clone();
-            for (other_position, other) in rules.iter().enumerate().filter(|(other, _)| *other != position) {
-                let is_open = !rule.upstreams.is_empty();
-                if !is_open || !rule.shares_requests_with(other, &rules) || !other.has_effects_beyond(&effects) {
-                    continue;
-                }
-                effects.limits.extend(other.effects.limits.iter().map(|limit| limit.within(&other.matches)));
-                effects.access.extend(other.effects.access.iter().map(|access| access.within(&other.matches)));
-                if other.matches.contains(&rule.matches) {
-                    effects.add_settings(&other.effects.more);
-                }
-                if other.matches != rule.matches || other_position < position {
-                    note(&format!(
-                        "its requests have the limits of {}, too, which takes them at other listeners",
-                        other.name
-                    ));
-                }
-            }
+            let effects = match rule.upstreams.is_empty() {
+                true => rule.effects.clone(),
+                false => merged_effects(rule, &rules, note),
+            };
             self.add_route(rule, &effects).iter().for_each(|why| note(why));
         }
     }
@@ -228,22 +214,14 @@ impl Rule {
     /// Whether this rule's route takes requests that `other` takes in the proxy, at these listeners or others. If several
     /// rules of other listeners contain this one, only the most specific of them takes its requests there.
     fn shares_requests_with(&self, other: &Self, rules: &[Self]) -> bool {
-        let is_inside = |inner: &Match, outer: &Match| inner != outer && outer.contains(inner);
-        if self.matches == other.matches {
-            return true;
-        }
-        if self.listens_where(other) || is_inside(&other.matches, &self.matches) {
-            return false;
-        }
-        let is_nearer = |nearer: &Self| {
+        let takes_them_there = |nearer: &Self| {
             nearer.listens_where(other)
                 && nearer.matches.contains(&self.matches)
-                && is_inside(&nearer.matches, &other.matches)
+                && nearer.matches.is_inside(&other.matches)
         };
-        match other.matches.contains(&self.matches) {
-            true => !rules.iter().any(is_nearer),
-            false => self.matches.and(&other.matches).is_some(),
-        }
+        let overlaps = || self.matches.and(&other.matches).is_some() && !other.matches.is_inside(&self.matches);
+        let is_elsewhere = || !self.listens_where(other) && !rules.iter().any(takes_them_there);
+        self.matches == other.matches || (overlaps() && is_elsewhere())
     }
 }
 
@@ -331,4 +309,23 @@ impl Route {
         self.access.write(text);
         self.more.iter().for_each(|line| push(text, format_args!("    {line}\n")));
     }
+}
+
+/// The effects of a rule and of those that take its requests at other listeners. Adds a note about each of these.
+fn merged_effects(rule: &Rule, rules: &[Rule], note: impl Fn(&str)) -> Effects {
+    let mut effects = rule.effects.clone();
+    for other in rules.iter().filter(|other| rule.shares_requests_with(other, rules)) {
+        if !other.has_effects_beyond(&effects) {
+            continue;
+        }
+        effects.limits.extend(other.effects.limits.iter().map(|limit| limit.within(&other.matches)));
+        effects.access.extend(other.effects.access.iter().map(|access| access.within(&other.matches)));
+        if other.matches.contains(&rule.matches) {
+            effects.add_settings(&other.effects.more);
+        }
+        if other.matches != rule.matches {
+            note(&format!("its requests have the limits of {}, too, which takes them at other listeners", other.name));
+        }
+    }
+    effects
 }
