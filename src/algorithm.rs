@@ -107,7 +107,7 @@ pub trait Algorithm: 'static {
 /// Laws, each held by property tests: cost 0 is admitted and changes nothing; a denial leaves the state alone unless
 /// the algorithm says that denials count; `retry_after` is exact; a `now` before the state's own time neither panics
 /// nor admits more; nothing wraps; a debit never makes a later decision more generous.
-pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
+pub trait Core: Clone + Eq + Debug + Send + Sync + Sized + 'static {
     /// Whether a request holds its tokens until it ends (see [`Core::complete`]).
     const HOLDS_SLOTS: bool = false;
 

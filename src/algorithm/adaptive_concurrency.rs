@@ -39,7 +39,7 @@ use crate::algorithm::{
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AdaptiveConcurrency {
     min: u32,
     max: u32,

@@ -23,7 +23,7 @@ pub enum Unit {
 }
 
 /// A unit in a time zone.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calendar {
     /// The unit.
     pub unit: Unit,

@@ -16,7 +16,7 @@ use crate::units::{ClockOffset, Cost, Nanos};
 const LONGEST_LIFETIME: u64 = 31_536_000_000_000;
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Concurrency {
     limit: u64,
 }

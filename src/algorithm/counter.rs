@@ -16,7 +16,7 @@ use crate::algorithm::{
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Counter {
     /// The most that is admitted in a window, at least 1.
     pub limit: u64,
@@ -25,7 +25,7 @@ pub struct Counter {
 }
 
 /// When windows begin and end.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Window {
     /// A request that finds no open window begins one of this length.
     FromFirst(Nanos),

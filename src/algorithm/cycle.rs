@@ -18,7 +18,7 @@ use crate::algorithm::{
 use crate::units::{ClockOffset, Cost, Nanos, scale_ceil};
 
 /// The parameters, and what follows from them.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cycle {
     limit: u64,
     period: Nanos,

@@ -68,6 +68,9 @@ const ALMOST_ONE: f64 = 1.0 - 1e-9;
 const LEAKY: &str = "leaky";
 const STRICT: &str = "strict";
 
+/// The limit is at least 1, so it is not NaN.
+impl Eq for Exponential {}
+
 impl Hash for Exponential {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.limit.to_bits(), self.period, self.strict).hash(state);

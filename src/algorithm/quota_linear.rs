@@ -23,7 +23,7 @@ use crate::algorithm::{
 use crate::units::{ClockOffset, Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
 /// The parameters, and what follows from them.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QuotaLinear {
     limit: u64,
     window: Nanos,

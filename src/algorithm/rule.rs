@@ -72,7 +72,7 @@ impl Rule {
 macro_rules! define_rule {
     ($($Variant:ident $module:ident,)*) => {
         /// Any algorithm with its parameters.
-        #[derive(Clone, Debug, PartialEq, Hash)]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "each variant is documented at its module")]
         pub enum Rule {
             $($Variant(<algorithm::$module::$Variant as Algorithm>::Core),)*

@@ -17,7 +17,7 @@ use crate::algorithm::{
 use crate::units::{ClockOffset, Cost, FineTime, Nanos, Rate, scale_ceil};
 
 /// The parameters, and what follows from them, in units of 1 ns / numerator of the rate.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Schedule {
     rate: Rate,
     burst: u64,

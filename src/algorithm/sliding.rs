@@ -26,7 +26,7 @@ use log::{Front, Log};
 const LARGEST_SHARED_LOG: u64 = 10_000;
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sliding {
     limit: u64,
     window: Nanos,

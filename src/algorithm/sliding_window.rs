@@ -17,7 +17,7 @@ use crate::algorithm::{
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     limit: u64,
     window: Nanos,

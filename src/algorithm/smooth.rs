@@ -205,6 +205,9 @@ impl Smooth {
     }
 }
 
+/// No field is NaN: each is finite, and divided only by what is above zero.
+impl Eq for Smooth {}
+
 /// All other fields follow from these.
 impl Hash for Smooth {
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -1,9 +1,6 @@
 //! The terms of a limit for each plan: parameters overlaid, and built into rules.
 
-use std::hash::BuildHasher;
-
-use hashbrown::hash_table::Entry;
-use hashbrown::{DefaultHashBuilder, HashTable};
+use indexmap::IndexSet;
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::config::names::Names;
@@ -147,29 +144,25 @@ impl<'a> LimitTerms<'_, 'a> {
 
     /// Builds the rules. Reads every plan, even if another has errors.
     pub(super) fn compile(&self, named: &[NamedPlan<'a>]) -> Option<AllTerms> {
-        let mut rules: Vec<Rule> = Vec::new();
-        // Positions of rules by their hash: there may be as many rules as plans.
-        let mut known: HashTable<usize> = HashTable::new();
-        let hasher = DefaultHashBuilder::default();
-        let mut terms_of = |rule: Rule| {
-            let is_same = |position: &usize| rules.get(*position) == Some(&rule);
-            let hash_of = |position: &usize| rules.get(*position).map_or(0, |rule| hasher.hash_one(rule));
-            match known.entry(hasher.hash_one(&rule), is_same, hash_of) {
-                Entry::Occupied(same) => PlanTerms::Rule(*same.get()),
-                Entry::Vacant(vacant) => {
-                    let position = *vacant.insert(rules.len()).get();
-                    rules.push(rule);
-                    PlanTerms::Rule(position)
-                }
-            }
-        };
-        let mut plans: Vec<Option<PlanTerms>> = vec![None; self.plans.len()];
+        let mut rules = IndexSet::new();
+        let (plans, whole) = self.plan_terms(named, &mut rules);
+        let base = self.base_terms(&plans, named, &mut rules)?;
+        let plans = plans.into_iter().map(|terms| terms.or(base).unwrap_or(PlanTerms::Unlimited)).collect();
+        let without_plan = base.filter(|_| self.scope.has_planless_requests());
+        whole.then(|| AllTerms { rules: rules.into_iter().collect(), plans, without_plan })
+    }
+
+    /// The terms of each plan of the file, `None` for plans that the limit does not name; and whether the limit's plans have
+    /// no errors.
+    fn plan_terms(&self, named: &[NamedPlan<'a>], rules: &mut IndexSet<Rule>) -> (Vec<Option<PlanTerms>>, bool) {
+        let mut plans = vec![None; self.plans.len()];
         let mut whole = true;
         for plan in named {
             let terms = match &plan.parameters {
                 PlanParameters::Unlimited => Some(PlanTerms::Unlimited),
                 PlanParameters::Parameters(own) => {
-                    self.overlay(Some((plan.name, own))).build(&plan.field).map(&mut terms_of)
+                    let rule = self.overlay(Some((plan.name, own))).build(&plan.field);
+                    rule.map(|rule| PlanTerms::Rule(rules.insert_full(rule).0))
                 }
                 PlanParameters::Broken => None,
             };
@@ -178,20 +171,31 @@ impl<'a> LimitTerms<'_, 'a> {
                 *place = Some(terms.unwrap_or(PlanTerms::Unlimited));
             }
         }
-        let unnamed: Vec<&str> =
-            self.plans.all().zip(&plans).filter(|(_, terms)| terms.is_none()).map(|(name, _)| name).collect();
+        (plans, whole)
+    }
+
+    /// The terms of requests without a plan, or with one that the limit does not name; `Some(None)` if there may be none.
+    fn base_terms(
+        &self,
+        plans: &[Option<PlanTerms>],
+        named: &[NamedPlan<'a>],
+        rules: &mut IndexSet<Rule>,
+    ) -> Option<Option<PlanTerms>> {
+        let unnamed = self.plans.all().zip(plans).filter(|(_, terms)| terms.is_none());
+        let unnamed: Vec<&str> = unnamed.map(|(name, _)| name).collect();
         let rest = self.overlay(None);
-        let base = match self.needs_base(&unnamed, named) {
+        let is_needed = match self.needs_base(&unnamed, named) {
             Need::Always if !rest.missing().is_empty() && !named.is_empty() => {
                 return self.limit.fail(self.incomplete(&rest, &unnamed));
             }
-            Need::Always => Some(terms_of(rest.build(self.limit)?)),
-            Need::Perhaps if rest.missing().is_empty() => Some(terms_of(rest.build(self.limit)?)),
-            Need::Perhaps => None,
-            Need::Never => None,
+            Need::Always => true,
+            Need::Perhaps => rest.missing().is_empty(),
+            Need::Never => false,
         };
-        let plans = plans.into_iter().map(|terms| terms.or(base).unwrap_or(PlanTerms::Unlimited)).collect();
-        whole.then_some(AllTerms { rules, plans, without_plan: base.filter(|_| self.scope.has_planless_requests()) })
+        match is_needed {
+            true => rest.build(self.limit).map(|rule| Some(PlanTerms::Rule(rules.insert_full(rule).0))),
+            false => Some(None),
+        }
     }
 
     fn overlay<'p>(&'p self, plan: Option<(&'p str, &'p Parameters<'a>)>) -> Overlay<'p, 'a> {

@@ -1,10 +1,10 @@
 //! Builds a tree from the events of the YAML parser, with bounds on its size.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::rc::Rc;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::DefaultHashBuilder;
+use indexmap::IndexMap;
 use saphyr_parser::{Event, ScalarStyle};
 
 use super::{Content, Entry, MAX_DEPTH, MAX_NODES, MAX_TEXT, TOO_DEEP, YamlNode, item, join};
@@ -22,50 +22,13 @@ struct Frame {
 enum FrameKind {
     Sequence(Vec<Rc<YamlNode>>),
     Mapping {
-        entries: Entries,
+        /// The entries so far, each with the position of its name.
+        entries: IndexMap<String, (Mark, Rc<YamlNode>), DefaultHashBuilder>,
         /// The key whose value comes next.
         key: Option<Key>,
         /// The mappings that `<<` merges in.
         merged: Vec<Rc<YamlNode>>,
     },
-}
-
-/// The entries of a mapping so far.
-#[derive(Default)]
-struct Entries {
-    list: Vec<Entry>,
-    /// The position of each name in the list, once the mapping has more than `FEW` names.
-    positions: HashTable<usize>,
-    hasher: DefaultHashBuilder,
-}
-
-/// Up to this many names are compared one by one, since most mappings are small.
-const FEW: usize = 16;
-
-impl Entries {
-    fn mark_of(&self, name: &str) -> Option<Mark> {
-        let at = |position: &usize| self.list.get(*position);
-        let known = match self.positions.is_empty() {
-            true => self.list.iter().find(|entry| entry.key == name),
-            false => {
-                let is_same = |position: &usize| at(position).is_some_and(|entry| entry.key == name);
-                self.positions.find(self.hasher.hash_one(name), is_same).and_then(at)
-            }
-        };
-        known.map(|entry| entry.key_mark)
-    }
-
-    fn push(&mut self, entry: Entry) {
-        let Self { list, positions, hasher } = self;
-        list.push(entry);
-        if list.len() <= FEW {
-            return;
-        }
-        let hash_of = |position: &usize| list.get(*position).map_or(0, |entry| hasher.hash_one(entry.key.as_str()));
-        for position in positions.len()..list.len() {
-            positions.insert_unique(hash_of(&position), position, hash_of);
-        }
-    }
 }
 
 struct Key {
@@ -177,7 +140,7 @@ impl<'f> Builder<'f> {
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_tag(tag.is_some(), mark)?;
-                let kind = FrameKind::Mapping { entries: Entries::default(), key: None, merged: Vec::new() };
+                let kind = FrameKind::Mapping { entries: IndexMap::default(), key: None, merged: Vec::new() };
                 self.open(mark, anchor, kind)
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
@@ -242,10 +205,10 @@ impl<'f> Builder<'f> {
         let Some(Frame { kind: FrameKind::Mapping { entries, .. }, .. }) = self.stack.last() else {
             return Some(());
         };
-        let role = match entries.mark_of(&text) {
+        let role = match entries.get(&text) {
             _ if plain && text == "<<" => Role::Merge,
             Some(_) if self.findings.count_if_full() => Role::Repeated,
-            Some(first) => {
+            Some((first, _)) => {
                 self.findings.add(
                     Problem::error(self.findings.place(mark, &join(&self.path(), &text)), "is given twice")
                         .found(format!("the first on line {}, column {}", first.line, first.column))
@@ -276,7 +239,7 @@ impl<'f> Builder<'f> {
             FrameKind::Sequence(items) => items.push(node),
             FrameKind::Mapping { entries, key, merged, .. } => match key.take() {
                 Some(Key { text, mark, role: Role::Entry }) => {
-                    entries.push(Entry { key: text, key_mark: mark, value: node });
+                    entries.insert(text, (mark, node));
                 }
                 Some(Key { mark, role: Role::Merge, .. }) => match mappings_in(&node) {
                     Some(mappings) => merged.extend(mappings),
@@ -300,14 +263,13 @@ impl<'f> Builder<'f> {
                 // the mapping's own entries take precedence, then the first mapping merged in
                 for mapping in &merged {
                     if let Content::Mapping(more) = &mapping.content {
-                        for entry in more {
-                            if entries.mark_of(&entry.key).is_none() {
-                                entries.push(entry.clone());
-                            }
+                        for Entry { key, key_mark, value } in more {
+                            entries.entry(key.clone()).or_insert_with(|| (*key_mark, Rc::clone(value)));
                         }
                     }
                 }
-                Content::Mapping(entries.list)
+                let entry = |(key, (key_mark, value))| Entry { key, key_mark, value };
+                Content::Mapping(entries.into_iter().map(entry).collect())
             }
         };
         self.finished(Rc::new(YamlNode { mark, content }), size, anchor)

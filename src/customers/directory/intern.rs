@@ -1,10 +1,9 @@
 //! Keeps a single copy of terms and rules that several customers share.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use hashbrown::HashTable;
+use hashbrown::HashSet;
 use jiff::tz::TimeZone;
 
 use super::fault::Fault;
@@ -31,12 +30,11 @@ pub(super) struct Interner {
     reader: Arc<dyn OverridesReader>,
     /// Terms by [`Row::terms_key`].
     terms: HashMap<Box<[u8]>, Arc<CustomerTerms>>,
-    rules: HashTable<Arc<Rule>>,
+    rules: HashSet<Arc<Rule>>,
     /// The rules in each time zone by its name; `None` where no rule depends on the zone.
     zones: HashMap<Arc<str>, Option<Arc<ZonedRules>>>,
     /// Groups by [`Row::groups_key`], for one table of groups.
     groups: HashMap<Box<[u8]>, Arc<Groups>>,
-    hasher: RandomState,
     /// The number of terms that were in use after the last sweep.
     used: usize,
     /// The number of groups that were in use after the last sweep.
@@ -48,10 +46,9 @@ impl Interner {
         Self {
             reader,
             terms: HashMap::new(),
-            rules: HashTable::new(),
+            rules: HashSet::new(),
             zones: HashMap::new(),
             groups: HashMap::new(),
-            hasher: RandomState::new(),
             used: 0,
             used_groups: 0,
         }
@@ -108,7 +105,7 @@ impl Interner {
         let mut limits = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
         for (_, term) in &mut limits {
             if let Override::Rule(rule) = term {
-                *rule = self.rule(rule);
+                *rule = Arc::clone(self.rules.get_or_insert_with(&*rule, Arc::clone));
             }
         }
         let zone = zone.and_then(|zone| self.zoned_rules(zone));
@@ -145,12 +142,6 @@ impl Interner {
     /// Drops the cached groups, because the table of groups changes or no row is read for now.
     pub(super) fn forget_groups(&mut self) {
         self.groups = HashMap::new();
-    }
-
-    fn rule(&mut self, rule: &Arc<Rule>) -> Arc<Rule> {
-        let Self { rules, hasher, .. } = self;
-        let hash = |rule: &Arc<Rule>| hasher.hash_one(rule);
-        Arc::clone(rules.entry(hash(rule), |known| known == rule, hash).or_insert_with(|| Arc::clone(rule)).get())
     }
 
     /// Drops unused terms and groups, if there may be many.
