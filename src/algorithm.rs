@@ -118,7 +118,13 @@ pub trait Core: Clone + Eq + Debug + Send + Sync + Sized + 'static {
     type State: Clone + Default + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
 
     /// Decides one request and charges it if it is admitted.
-    fn decide(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> (Decision, Option<Self::State>);
+    #[inline]
+    fn decide(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> (Decision, Option<Self::State>) {
+        if cost == 0 { (Decision::ADMIT, state) } else { self.decide_charge(state, cost, now) }
+    }
+
+    /// [`Core::decide`], which alone calls it, of a cost above 0.
+    fn decide_charge(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> (Decision, Option<Self::State>);
 
     /// Whether the rule can admit a request after a wait (needs a [`MAX_WAIT`]).
     fn can_delay(&self) -> bool {
@@ -149,7 +155,13 @@ pub trait Core: Clone + Eq + Debug + Send + Sync + Sized + 'static {
     /// admission; otherwise the key is in debt. It is full again at the latest after three times the window of its
     /// [`Core::policy`] plus the longest wait plus [`LONGEST_DEBT`], unless an algorithm says something else. A slot
     /// that is held while a request runs cannot be owed: nothing changes where [`Core::HOLDS_SLOTS`].
-    fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State>;
+    #[inline]
+    fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State> {
+        if cost == 0 { state } else { self.debit_charge(state, cost, now) }
+    }
+
+    /// [`Core::debit`], which alone calls it, of a cost above 0.
+    fn debit_charge(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State>;
 
     /// The state after the end of a request that was admitted with `cost`; only called where [`Core::HOLDS_SLOTS`].
     fn complete(&self, state: Self::State, _cost: Cost, _end: Completion, _now: Nanos) -> Option<Self::State> {

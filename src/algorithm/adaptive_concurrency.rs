@@ -182,10 +182,7 @@ impl Core for AdaptiveConcurrency {
     const HOLDS_SLOTS: bool = true;
     type State = ControllerState;
 
-    fn decide(&self, state: Option<ControllerState>, cost: Cost, _now: Nanos) -> (Decision, Option<ControllerState>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<Self::State>, cost: Cost, _now: Nanos) -> (Decision, Option<Self::State>) {
         let Some(cost) = u32::try_from(cost).ok().filter(|cost| *cost <= self.max) else {
             return (Decision::never(self.max.into()), state);
         };
@@ -241,7 +238,7 @@ impl Core for AdaptiveConcurrency {
         self.kept(ControllerState { in_flight: learned.in_flight.saturating_add(cost), ..learned })
     }
 
-    fn debit(&self, state: Option<ControllerState>, _cost: Cost, _now: Nanos) -> Option<ControllerState> {
+    fn debit_charge(&self, state: Option<ControllerState>, _cost: Cost, _now: Nanos) -> Option<ControllerState> {
         state
     }
 

@@ -50,10 +50,7 @@ impl Core for Concurrency {
     const HOLDS_SLOTS: bool = true;
     type State = u64;
 
-    fn decide(&self, state: Option<u64>, cost: Cost, _now: Nanos) -> (Decision, Option<u64>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<u64>, cost: Cost, _now: Nanos) -> (Decision, Option<u64>) {
         if cost > self.limit {
             return (Decision::never(self.limit), state);
         }
@@ -75,7 +72,7 @@ impl Core for Concurrency {
         Some(state.unwrap_or(0).saturating_add(cost)).filter(|in_flight| *in_flight > 0)
     }
 
-    fn debit(&self, state: Option<u64>, _cost: Cost, _now: Nanos) -> Option<u64> {
+    fn debit_charge(&self, state: Option<u64>, _cost: Cost, _now: Nanos) -> Option<u64> {
         state
     }
 

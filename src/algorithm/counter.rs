@@ -47,10 +47,7 @@ pub struct WindowUsage {
 impl Core for Counter {
     type State = WindowUsage;
 
-    fn decide(&self, state: Option<WindowUsage>, cost: Cost, now: Nanos) -> (Decision, Option<WindowUsage>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<WindowUsage>, cost: Cost, now: Nanos) -> (Decision, Option<WindowUsage>) {
         if cost > self.limit {
             return (Decision::never(self.limit), state);
         }
@@ -73,10 +70,7 @@ impl Core for Counter {
     }
 
     /// A debt is forgiven when the window ends.
-    fn debit(&self, state: Option<WindowUsage>, cost: Cost, now: Nanos) -> Option<WindowUsage> {
-        if cost == 0 {
-            return state;
-        }
+    fn debit_charge(&self, state: Option<WindowUsage>, cost: Cost, now: Nanos) -> Option<WindowUsage> {
         Some(match state.filter(|state| state.is_open(now)) {
             Some(current) => WindowUsage { used: current.used.saturating_add(cost), ..current },
             None => WindowUsage { ends: self.window.end(now), used: cost },

@@ -170,10 +170,7 @@ impl Core for Cycle {
         true
     }
 
-    fn decide(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> (Decision, Option<CycleState>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> (Decision, Option<CycleState>) {
         let kept = state.unwrap_or(CycleState::fresh(now));
         if cost > self.most() {
             return (Decision::never(self.most()), Some(kept));
@@ -208,10 +205,7 @@ impl Core for Cycle {
     }
 
     /// Takes permits of later cycles: those that can be reserved, plus as many as come in one cycle and the longest debt.
-    fn debit(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> Option<CycleState> {
-        if cost == 0 {
-            return state;
-        }
+    fn debit_charge(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> Option<CycleState> {
         let current = self.at(state.unwrap_or(CycleState::fresh(now)), now);
         let most = self.most_owed().max(current.used);
         Some(CycleState { used: current.used.saturating_add(cost).min(most), ..current })

@@ -223,10 +223,7 @@ impl Algorithm for Exponential {
 impl Core for Exponential {
     type State = RateEstimate;
 
-    fn decide(&self, state: Option<RateEstimate>, cost: Cost, now: Nanos) -> (Decision, Option<RateEstimate>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<RateEstimate>, cost: Cost, now: Nanos) -> (Decision, Option<RateEstimate>) {
         let admitted = self.fits(state.as_ref(), cost, now);
         let kept = match admitted || self.strict {
             true => Some(self.measured(state.as_ref(), cost, now)),
@@ -257,10 +254,7 @@ impl Core for Exponential {
     }
 
     /// Measures like an admitted request, up to 2⁶³ tokens per period: a debt is gone within 44 periods.
-    fn debit(&self, state: Option<RateEstimate>, cost: Cost, now: Nanos) -> Option<RateEstimate> {
-        if cost == 0 {
-            return state;
-        }
+    fn debit_charge(&self, state: Option<RateEstimate>, cost: Cost, now: Nanos) -> Option<RateEstimate> {
         let decayed = state.map_or(0.0, |state| self.rate_after(state.rate, now.saturating_sub(state.last).get(), 0));
         let most = MOST_OWED.max(decayed);
         let measured = self.measured(state.as_ref(), cost, now);

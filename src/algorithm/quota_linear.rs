@@ -197,10 +197,7 @@ impl Algorithm for QuotaLinear {
 impl Core for QuotaLinear {
     type State = Quota;
 
-    fn decide(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> (Decision, Option<Quota>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> (Decision, Option<Quota>) {
         if cost > self.limit {
             return (Decision::never(self.limit), state);
         }
@@ -246,10 +243,7 @@ impl Core for QuotaLinear {
 
     /// A debt beyond the quota of a window or a smooth balance is refilled at the rate after the window. Under a limit of 1,
     /// whose keys are never smooth, it is forgiven when the window ends.
-    fn debit(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> Option<Quota> {
-        if cost == 0 {
-            return state;
-        }
+    fn debit_charge(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> Option<Quota> {
         let (start, left, missing) = match self.standing(state.as_ref(), now) {
             QuotaPhase::Fresh => (now, self.limit, 0),
             QuotaPhase::Bursty { start, left } => (start, left, 0),

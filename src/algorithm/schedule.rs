@@ -165,10 +165,7 @@ impl Core for Schedule {
         self.immediate < self.cost(self.burst)
     }
 
-    fn decide(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> (Decision, Option<FineTime>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> (Decision, Option<FineTime>) {
         let cost = self.cost(cost);
         if cost > self.tolerance {
             return (Decision::never(self.whole_tokens(self.tolerance)), state);
@@ -188,10 +185,7 @@ impl Core for Schedule {
     }
 
     /// TAT' = max(TAT, now) + c·T, at most as far ahead as a debt can put it: two bursts and the longest debt.
-    fn debit(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> Option<FineTime> {
-        if cost == 0 {
-            return state;
-        }
+    fn debit_charge(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> Option<FineTime> {
         let ahead = self.ahead(state.as_ref(), now);
         self.state_ahead(ahead.saturating_add(self.cost(cost)).min(self.furthest().max(ahead)), now)
     }

@@ -145,10 +145,7 @@ impl Core for Sliding {
         self.count_denied
     }
 
-    fn decide(&self, state: Option<Log>, cost: Cost, now: Nanos) -> (Decision, Option<Log>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<Log>, cost: Cost, now: Nanos) -> (Decision, Option<Log>) {
         let now = known(now);
         let mut log = state.unwrap_or_default();
         let gone = self.gone(&log, now);
@@ -184,10 +181,7 @@ impl Core for Sliding {
     }
 
     /// Logs at most the limit: a higher cost would make no difference, as it leaves the window at the same time.
-    fn debit(&self, state: Option<Log>, cost: Cost, now: Nanos) -> Option<Log> {
-        if cost == 0 {
-            return state;
-        }
+    fn debit_charge(&self, state: Option<Log>, cost: Cost, now: Nanos) -> Option<Log> {
         let now = known(now);
         let mut log = state.unwrap_or_default();
         log.forget(self.gone(&log, now));

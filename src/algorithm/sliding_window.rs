@@ -118,10 +118,7 @@ impl Algorithm for SlidingWindow {
 impl Core for SlidingWindow {
     type State = WindowCounts;
 
-    fn decide(&self, state: Option<WindowCounts>, cost: Cost, now: Nanos) -> (Decision, Option<WindowCounts>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<WindowCounts>, cost: Cost, now: Nanos) -> (Decision, Option<WindowCounts>) {
         if cost > self.limit {
             return (Decision::never(self.limit), state);
         }
@@ -152,10 +149,7 @@ impl Core for SlidingWindow {
     }
 
     /// A debt is forgiven when the window after the next one begins.
-    fn debit(&self, state: Option<WindowCounts>, cost: Cost, now: Nanos) -> Option<WindowCounts> {
-        if cost == 0 {
-            return state;
-        }
+    fn debit_charge(&self, state: Option<WindowCounts>, cost: Cost, now: Nanos) -> Option<WindowCounts> {
         let counts = self.at(state.as_ref(), now);
         Some(WindowCounts { current: counts.current.saturating_add(cost), ..counts })
     }

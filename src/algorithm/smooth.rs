@@ -222,10 +222,7 @@ impl Core for Smooth {
         true
     }
 
-    fn decide(&self, state: Option<Reserved>, cost: Cost, now: Nanos) -> (Decision, Option<Reserved>) {
-        if cost == 0 {
-            return (Decision::ADMIT, state);
-        }
+    fn decide_charge(&self, state: Option<Reserved>, cost: Cost, now: Nanos) -> (Decision, Option<Reserved>) {
         let us = micros(now);
         let admitted_from = state.map_or(0, |state| state.next.saturating_sub(self.max_wait));
         if admitted_from > us {
@@ -253,10 +250,7 @@ impl Core for Smooth {
 
     /// Reserves time like an admitted request, but no further ahead than the longest wait plus the time of two quotas plus
     /// the longest debt.
-    fn debit(&self, state: Option<Reserved>, cost: Cost, now: Nanos) -> Option<Reserved> {
-        if cost == 0 {
-            return state;
-        }
+    fn debit_charge(&self, state: Option<Reserved>, cost: Cost, now: Nanos) -> Option<Reserved> {
         let us = micros(now);
         let synced = self.synced(state, us);
         let charged = self.charged(synced, cost);
