@@ -30,9 +30,8 @@ impl Algorithm for Gcra {
     }
 
     fn arguments(rule: &Schedule) -> Arguments {
-        let mut arguments: Arguments =
-            [("rate", Value::Rate(rule.rate())), ("burst", Value::Whole(rule.burst()))].into();
-        if let Some(after) = rule.delay_after() {
+        let mut arguments: Arguments = [("rate", Value::Rate(rule.rate)), ("burst", Value::Whole(rule.burst))].into();
+        if let Some(after) = rule.delay_after {
             arguments.set("delay_after", Value::Whole(after));
             arguments.set(MAX_WAIT, Value::Duration(rule.max_wait()));
         }
@@ -40,9 +39,9 @@ impl Algorithm for Gcra {
     }
 
     fn describe(rule: &Schedule) -> String {
-        let burst = rule.burst();
-        let interval = rule.rate().describe_interval();
-        match rule.delay_after() {
+        let burst = rule.burst;
+        let interval = rule.rate.describe_interval();
+        match rule.delay_after {
             None => format!("{burst} at once, then {interval}"),
             Some(n) => {
                 let at_once = n.saturating_add(1).min(burst);

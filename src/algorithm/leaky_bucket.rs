@@ -24,11 +24,11 @@ impl Algorithm for LeakyBucket {
     }
 
     fn arguments(rule: &Schedule) -> Arguments {
-        [("rate", Value::Rate(rule.rate())), ("capacity", Value::Whole(rule.burst()))].into()
+        [("rate", Value::Rate(rule.rate)), ("capacity", Value::Whole(rule.burst))].into()
     }
 
     fn describe(rule: &Schedule) -> String {
-        format!("{} at once, then {} as they drain", rule.burst(), rule.rate().describe_interval())
+        format!("{} at once, then {} as they drain", rule.burst, rule.rate.describe_interval())
     }
 }
 

@@ -29,13 +29,13 @@ impl Algorithm for LeakyQueue {
     }
 
     fn arguments(rule: &Schedule) -> Arguments {
-        let capacity = Value::Whole(rule.burst().saturating_sub(1));
+        let capacity = Value::Whole(rule.burst.saturating_sub(1));
         let max_wait = Value::Duration(rule.max_wait());
-        [("rate", Value::Rate(rule.rate())), ("capacity", capacity), (MAX_WAIT, max_wait)].into()
+        [("rate", Value::Rate(rule.rate)), ("capacity", capacity), (MAX_WAIT, max_wait)].into()
     }
 
     fn describe(rule: &Schedule) -> String {
-        format!("{}; {}", rule.rate().describe_interval(), rule.describe_queue())
+        format!("{}; {}", rule.rate.describe_interval(), rule.describe_queue())
     }
 }
 

@@ -19,15 +19,18 @@ use crate::units::{ClockOffset, Cost, FineTime, Nanos, Rate, scale_ceil};
 /// The parameters, and what follows from them, in units of 1 ns / numerator of the rate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Schedule {
-    rate: Rate,
-    burst: u64,
+    /// The rate at which tokens come back.
+    pub(super) rate: Rate,
+    /// The most tokens there can be.
+    pub(super) burst: u64,
     /// How far TAT' may lie ahead of `now` for a request to be admitted.
     tolerance: u128,
     /// The same for a request to be admitted without a wait; at most `tolerance`.
     immediate: u128,
     /// The time in which the whole burst is refilled.
     window: Nanos,
-    delay_after: Option<u64>,
+    /// [`Delay::after`]
+    pub(super) delay_after: Option<u64>,
 }
 
 /// The rule by which admitted requests wait for their turn.
@@ -82,21 +85,6 @@ impl Schedule {
             window: rate.time_for(burst),
             delay_after: delay.map(|delay| delay.after),
         })
-    }
-
-    /// The rate at which tokens come back.
-    pub const fn rate(&self) -> Rate {
-        self.rate
-    }
-
-    /// The most tokens there can be.
-    pub const fn burst(&self) -> u64 {
-        self.burst
-    }
-
-    /// [`Delay::after`]
-    pub const fn delay_after(&self) -> Option<u64> {
-        self.delay_after
     }
 
     /// The longest wait that makes a difference.

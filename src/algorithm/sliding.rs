@@ -28,17 +28,23 @@ const LARGEST_SHARED_LOG: u64 = 10_000;
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sliding {
-    limit: u64,
-    window: Nanos,
-    grain: Grain,
-    slots: u64,
-    count_denied: bool,
-    min_gap: Nanos,
+    /// The most that is admitted in a window; at most [`Sliding::LARGEST_LIMIT`].
+    pub(super) limit: u64,
+    /// The time during which a charge counts.
+    pub(super) window: Nanos,
+    /// The slots to which times are rounded.
+    pub(super) grain: Grain,
+    /// The number of slots in a window; 0 where times are exact.
+    pub(super) slots: u64,
+    /// Whether denied requests are logged too.
+    pub(super) count_denied: bool,
+    /// The shortest time between two requests in the log; at most the window.
+    pub(super) min_gap: Nanos,
 }
 
 /// Slots of `length`/`per` nanoseconds, in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Grain {
+pub(super) struct Grain {
     length: u64,
     per: u64,
 }
@@ -46,49 +52,6 @@ struct Grain {
 impl Sliding {
     /// The largest limit that can be logged.
     pub const LARGEST_LIMIT: u64 = Log::MOST;
-
-    /// At most `limit` in any `window`; both are above zero, and the limit is at most [`Sliding::LARGEST_LIMIT`].
-    pub fn new(limit: u64, window: Nanos) -> Self {
-        Self { limit, window, grain: Grain::NANOSECOND, slots: 0, count_denied: false, min_gap: Nanos::ZERO }
-    }
-
-    /// Rounds times to slots; a window has `slots` of them, at least 1.
-    #[must_use]
-    pub fn in_slots(self, slots: u64) -> Self {
-        Self { grain: Grain::new(self.window.get(), slots), slots, ..self }
-    }
-
-    /// Sets whether denied requests are logged too.
-    #[must_use]
-    pub fn counting_denied(self, count_denied: bool) -> Self {
-        Self { count_denied, ..self }
-    }
-
-    /// Keeps two requests in the log at least `min_gap` apart, which must not be longer than the window.
-    #[must_use]
-    pub fn with_gap(self, min_gap: Nanos) -> Self {
-        Self { min_gap, ..self }
-    }
-
-    /// The most that is admitted in a window.
-    pub const fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    /// The time during which a charge counts.
-    pub const fn window(&self) -> Nanos {
-        self.window
-    }
-
-    /// The number of slots in a window; 0 where times are exact.
-    pub const fn slots(&self) -> u64 {
-        self.slots
-    }
-
-    /// The shortest time between two requests.
-    pub const fn min_gap(&self) -> Nanos {
-        self.min_gap
-    }
 
     fn is_gone(&self, at: u64, now: u64) -> bool {
         now.checked_sub(at).is_some_and(|age| age >= self.window.get())
@@ -281,9 +244,11 @@ impl Core for Sliding {
 // === impl Grain ===
 
 impl Grain {
-    const NANOSECOND: Self = Self { length: 1, per: 1 };
+    /// Exact times.
+    pub(super) const NANOSECOND: Self = Self { length: 1, per: 1 };
 
-    fn new(window: u64, slots: u64) -> Self {
+    /// The slots of a window that has `slots` of them, at least 1.
+    pub(super) fn new(window: u64, slots: u64) -> Self {
         let divisor = u64::try_from(greatest_common_divisor(window.into(), slots.into())).unwrap_or(1);
         let reduced = |number: u64| number.checked_div(divisor).unwrap_or(number);
         Self { length: reduced(window), per: reduced(slots) }

@@ -5,8 +5,9 @@
 //! of the slots, so the arithmetic is that of [`Sliding`]. State: 40 bytes, and 16 for each slot in use (8 if 1 token was
 //! used in it); up to four times of that may be reserved.
 
-use crate::algorithm::sliding::Sliding;
+use crate::algorithm::sliding::{Grain, Sliding};
 use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Parameter, ParameterKind, Value};
+use crate::units::Nanos;
 
 /// The algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -31,20 +32,17 @@ impl Algorithm for SlidingCounters {
         let limit = arguments.required_whole("limit")?;
         let window = arguments.duration("window")?;
         let slots = arguments.whole("slots").unwrap_or(Self::DEFAULT_SLOTS);
-        Ok(Sliding::new(limit, window).in_slots(slots))
+        let grain = Grain::new(window.get(), slots);
+        Ok(Sliding { limit, window, grain, slots, count_denied: false, min_gap: Nanos::ZERO })
     }
 
     fn arguments(rule: &Sliding) -> Arguments {
-        [
-            ("limit", Value::Whole(rule.limit())),
-            ("window", Value::Duration(rule.window())),
-            ("slots", Value::Whole(rule.slots())),
-        ]
-        .into()
+        let Sliding { limit, window, slots, .. } = *rule;
+        [("limit", Value::Whole(limit)), ("window", Value::Duration(window)), ("slots", Value::Whole(slots))].into()
     }
 
     fn describe(rule: &Sliding) -> String {
-        format!("{} in any {}, counted in {} slots", rule.limit(), rule.window(), rule.slots())
+        format!("{} in any {}, counted in {} slots", rule.limit, rule.window, rule.slots)
     }
 }
 
@@ -52,7 +50,6 @@ impl Algorithm for SlidingCounters {
 mod tests {
     use super::*;
     use crate::algorithm::{Core, Decision, Value};
-    use crate::units::Nanos;
 
     const fn at(nanos: u64) -> Nanos {
         Nanos::new(nanos)

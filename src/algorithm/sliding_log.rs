@@ -7,8 +7,8 @@
 //! The arithmetic is that of [`Sliding`]. State: 40 bytes, and 8 for each time with a cost of 1 in the window, 16 with
 //! another; up to four times of that may be reserved.
 
-use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Algorithm, Arguments, Core, InvalidParameter, Parameter, ParameterKind, Value};
+use crate::algorithm::sliding::{Grain, Sliding};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Parameter, ParameterKind, Value};
 use crate::units::Nanos;
 
 /// The algorithm.
@@ -35,26 +35,26 @@ impl Algorithm for SlidingLog {
                 format!("must not be longer than the window; write `limit: 1` and `window: {min_gap}` instead");
             return Err(InvalidParameter::new("min_gap", problem));
         }
-        let sliding = Sliding::new(limit, window);
-        Ok(sliding.counting_denied(arguments.flag("count_denied")).with_gap(min_gap))
+        let count_denied = arguments.flag("count_denied");
+        Ok(Sliding { limit, window, grain: Grain::NANOSECOND, slots: 0, count_denied, min_gap })
     }
 
     fn arguments(rule: &Sliding) -> Arguments {
         [
-            ("limit", Value::Whole(rule.limit())),
-            ("window", Value::Duration(rule.window())),
-            ("min_gap", Value::Duration(rule.min_gap())),
-            ("count_denied", Value::Flag(rule.denials_count())),
+            ("limit", Value::Whole(rule.limit)),
+            ("window", Value::Duration(rule.window)),
+            ("min_gap", Value::Duration(rule.min_gap)),
+            ("count_denied", Value::Flag(rule.count_denied)),
         ]
         .into()
     }
 
     fn describe(rule: &Sliding) -> String {
-        let mut words = format!("{} in any {}", rule.limit(), rule.window());
-        if rule.min_gap() > Nanos::ZERO {
-            words.push_str(&format!(", at least {} apart", rule.min_gap()));
+        let mut words = format!("{} in any {}", rule.limit, rule.window);
+        if rule.min_gap > Nanos::ZERO {
+            words.push_str(&format!(", at least {} apart", rule.min_gap));
         }
-        if rule.denials_count() {
+        if rule.count_denied {
             words.push_str(", denied ones counted too");
         }
         words

@@ -24,11 +24,11 @@ impl Algorithm for TokenBucket {
     }
 
     fn arguments(rule: &Schedule) -> Arguments {
-        [("rate", Value::Rate(rule.rate())), ("burst", Value::Whole(rule.burst()))].into()
+        [("rate", Value::Rate(rule.rate)), ("burst", Value::Whole(rule.burst))].into()
     }
 
     fn describe(rule: &Schedule) -> String {
-        format!("{} at once, then {}", rule.burst(), rule.rate().describe_interval())
+        format!("{} at once, then {}", rule.burst, rule.rate.describe_interval())
     }
 }
 
