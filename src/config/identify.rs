@@ -9,7 +9,7 @@ use crate::config::key::{cookie_name, named};
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none, unique_items};
-use crate::config::settings::{IDENTIFY, JWKS, JWT, STORE_TLS};
+use crate::config::settings::{IDENTIFY, JWKS, JWT, SIGNATURES, STORE_TLS};
 use crate::config::store::{ClientTls, client_tls};
 use crate::config::values::{NamedFile, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
@@ -25,21 +25,6 @@ const DEFAULT_LEEWAY: Nanos = Nanos::from_secs(30);
 
 /// The description of a claim's name in error messages.
 pub(super) const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
-
-const ALGORITHMS: [(&str, Algorithm); 12] = [
-    ("HS256", Algorithm::HS256),
-    ("HS384", Algorithm::HS384),
-    ("HS512", Algorithm::HS512),
-    ("RS256", Algorithm::RS256),
-    ("RS384", Algorithm::RS384),
-    ("RS512", Algorithm::RS512),
-    ("PS256", Algorithm::PS256),
-    ("PS384", Algorithm::PS384),
-    ("PS512", Algorithm::PS512),
-    ("ES256", Algorithm::ES256),
-    ("ES384", Algorithm::ES384),
-    ("EdDSA", Algorithm::EdDSA),
-];
 
 /// The keys that tokens are verified with, and the rules for the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,7 +178,9 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     }
     let algorithms = section.get_or("algorithms", Vec::new(), |field| {
         let items = field.nonempty_list("a list of algorithms, like `[RS256]`")?;
-        unique_items(&items, |item| item.choice(&ALGORITHMS), Clone::clone)
+        let known: Vec<(&str, Algorithm)> =
+            SIGNATURES.iter().filter_map(|name| Some((*name, name.parse().ok()?))).collect();
+        unique_items(&items, |item| item.choice(&known), Clone::clone)
     });
     let issuers = section.get_or("issuer", Vec::new(), |field| one_or_more(field, "the `iss` of tokens"));
     let audiences = section.get_or("audience", Vec::new(), |field| one_or_more(field, "the `aud` of tokens"));

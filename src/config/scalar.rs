@@ -41,49 +41,23 @@ const TIME_UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// Names for units of time in other programs, each with the unit that a hint suggests.
-const OTHER_TIME_UNITS: [(&str, &str); 24] = [
-    ("nsec", "ns"),
-    ("usec", "us"),
-    ("µs", "us"),
-    ("μs", "us"),
-    ("msec", "ms"),
-    ("millis", "ms"),
-    ("S", "s"),
-    ("sec", "s"),
-    ("secs", "s"),
-    ("second", "s"),
-    ("seconds", "s"),
-    ("min", "m"),
-    ("mins", "m"),
-    ("minute", "m"),
-    ("minutes", "m"),
-    ("H", "h"),
-    ("hr", "h"),
-    ("hour", "h"),
-    ("hours", "h"),
-    ("D", "d"),
-    ("day", "d"),
-    ("days", "d"),
-    ("week", "7d"),
-    ("year", "365d"),
+/// The unit that a hint suggests for each name of a unit of time in other programs.
+const OTHER_TIME_UNITS: [(&str, &[&str]); 9] = [
+    ("ns", &["nsec"]),
+    ("us", &["usec", "µs", "μs"]),
+    ("ms", &["msec", "millis"]),
+    ("s", &["S", "sec", "secs", "second", "seconds"]),
+    ("m", &["min", "mins", "minute", "minutes"]),
+    ("h", &["H", "hr", "hour", "hours"]),
+    ("d", &["D", "day", "days"]),
+    ("7d", &["week"]),
+    ("365d", &["year"]),
 ];
 
 const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-const OTHER_SIZE_UNITS: [(&str, &str); 11] = [
-    ("b", "B"),
-    ("bytes", "B"),
-    ("k", "KiB"),
-    ("K", "KiB"),
-    ("kB", "KiB"),
-    ("KB", "KiB"),
-    ("kb", "KiB"),
-    ("M", "MiB"),
-    ("MB", "MiB"),
-    ("G", "GiB"),
-    ("GB", "GiB"),
-];
+const OTHER_SIZE_UNITS: [(&str, &[&str]); 4] =
+    [("B", &["b", "bytes"]), ("KiB", &["k", "K", "kB", "KB", "kb"]), ("MiB", &["M", "MB"]), ("GiB", &["G", "GB"])];
 
 const TOO_FINE: &str = "has more digits than can be counted exactly";
 
@@ -111,8 +85,8 @@ pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
         None => duration(time),
     };
     let period = period.map_err(|InvalidValue { message, hint }| {
-        let unit = OTHER_TIME_UNITS.iter().find(|(other, _)| unit_alone && *other == time);
-        let meant = unit.map(|(_, unit)| format!("did you mean `{written}/{unit}`?"));
+        let unit = OTHER_TIME_UNITS.iter().find(|(_, others)| unit_alone && others.contains(&time));
+        let meant = unit.map(|(unit, _)| format!("did you mean `{written}/{unit}`?"));
         invalid(format!("is not a rate: its time {message}")).hint(meant.or(hint))
     })?;
     if tokens == 0 {
@@ -299,7 +273,7 @@ fn split_unit(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&str, &str)]) -> InvalidValue {
+fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&str, &[&str])]) -> InvalidValue {
     if decimal_parts(number).is_err() {
         return invalid(format!("is not a {what}"));
     }
@@ -307,12 +281,12 @@ fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&s
         return invalid("has no unit").hint(format!("did you mean `{number}{usual}`?"));
     }
     let invalid = invalid("has an unknown unit");
-    let meant = others.iter().find(|(other, _)| *other == unit.trim());
-    match meant {
-        Some((_, unit)) if !unit.starts_with(|c: char| c.is_ascii_digit()) => {
+    let written = unit.trim();
+    match others.iter().find(|(_, others)| others.contains(&written)) {
+        Some((unit, _)) if !unit.starts_with(|c: char| c.is_ascii_digit()) => {
             invalid.hint(format!("did you mean `{number}{unit}`?"))
         }
-        Some((other, unit)) => invalid.hint(format!("a {other} is `{unit}`")),
+        Some((unit, _)) => invalid.hint(format!("a {written} is `{unit}`")),
         None => invalid,
     }
 }

@@ -21,31 +21,11 @@ mod syntax;
 pub(super) use self::syntax::is_of_this_format;
 
 /// Lines that need no note: tollgate does the same anyway, or differs only in ways that requests do not show.
-const UNNEEDED: [&str; 24] = [
-    "log",
-    "log-format",
-    "log-tag",
-    "chroot",
-    "user",
-    "group",
-    "daemon",
-    "pidfile",
-    "nbthread",
-    "cpu-map",
-    "stats",
-    "ssl-default-bind-ciphers",
-    "ssl-default-bind-ciphersuites",
-    "description",
-    "option httplog",
-    "option dontlognull",
-    "option dontlog-normal",
-    "option log-health-checks",
-    "option forwardfor",
-    "option http-keep-alive",
-    "option http-server-close",
-    "option redispatch",
-    "option http-ignore-probes",
-    "option socket-stats",
+const UNNEEDED: [&str; 22] = [
+    "log", "log-format", "log-tag", "chroot", "user", "group", "daemon", "pidfile", "nbthread", "cpu-map", "stats",
+    "description", "option httplog", "option dontlognull", "option dontlog-normal", "option log-health-checks",
+    "option forwardfor", "option http-keep-alive", "option http-server-close", "option redispatch",
+    "option http-ignore-probes", "option socket-stats",
 ];
 
 /// Lines that other functions of this module read.
@@ -152,7 +132,7 @@ impl<'l> Reader<'l, '_> {
                         "is not carried over: it makes new connections wait; a limit with `key: all` counts requests",
                     ),
                     name if is_rule || READ.contains(&name) || UNNEEDED.contains(&name) => {}
-                    _ if name.starts_with("tune.") => {}
+                    _ if name.starts_with("tune.") || name.starts_with("ssl-default-bind-cipher") => {}
                     _ => self.note(line, "is not carried over"),
                 }
             }

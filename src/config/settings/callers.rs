@@ -9,7 +9,8 @@ const CUSTOMER_NAMES: Kind = Set(&Text("the name of a customer"));
 const ONE_OR_MORE: Kind = OneOf(&[Text("a value"), Set(&Text("a value"))]);
 const CLAIM: Kind = Text("the name of a claim, or a way through nested ones, like `user.id`");
 const SITE: Kind = Text("a site, like `https://app.example.com` or `https://*.example.com`");
-const SIGNATURES: &[&str] =
+/// The algorithms by which tokens may be signed.
+pub(in crate::config) const SIGNATURES: &[&str] =
     &["HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"];
 
 tables! {
