@@ -62,7 +62,7 @@ pub(super) fn read(
             return field.fail(problem);
         }
         let section = field.section(&DOMAIN)?;
-        let plan = section.get_with("plan", |field| text(field, "the key of the entry that names the plan"));
+        let plan = section.get_with("plan", |field| field.nonempty_text("the key of the entry that names the plan"));
         let descriptors = section.required("descriptors", DESCRIPTORS);
         let descriptors = descriptors.and_then(|field| reader.descriptors(&field, &mut Vec::new()));
         Some(ParsedDomain {
@@ -115,13 +115,6 @@ fn add_candidates(node: &mut Node, limits: &[Limit]) {
     }
 }
 
-fn text(field: &Field<'_>, expected: &str) -> Option<String> {
-    match field.scalar_value(expected)?.text.into_owned() {
-        text if text.is_empty() => field.fail(field.error("is empty").expected(expected)),
-        text => Some(text),
-    }
-}
-
 struct Reader<'r> {
     names: &'r Names,
     limits: &'r [Option<CheckedLimit>],
@@ -137,8 +130,9 @@ impl Reader<'_> {
         let items = field.nonempty_list(DESCRIPTORS)?;
         all_or_none(items.iter().map(|item| {
             let section = item.section(&DESCRIPTOR)?;
-            let key =
-                section.required("key", "the key of an entry").and_then(|field| text(&field, "the key of an entry"));
+            let key = section
+                .required("key", "the key of an entry")
+                .and_then(|field| field.nonempty_text("the key of an entry"));
             let value = section
                 .get_with("value", |field| Some(field.scalar_value("a value, in which `*` stands for anything")?.text));
             let (key, value) = (key?, value?);

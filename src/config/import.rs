@@ -293,15 +293,6 @@ fn domain_name(field: &Field<'_>) -> Option<String> {
     }
 }
 
-/// A text that is not empty.
-fn text(field: &Field<'_>, expected: &str) -> Option<String> {
-    let text = field.scalar_value(expected)?.text.into_owned();
-    if text.is_empty() {
-        return field.fail(field.error("is empty").expected(expected));
-    }
-    Some(text)
-}
-
 /// Formats a value as YAML.
 fn scalar(text: &str) -> String {
     let text = text.replace("${", "$${");
