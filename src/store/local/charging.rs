@@ -28,13 +28,23 @@ enum Stop {
     Elsewhere,
 }
 
+/// The store and the time at which a request is charged.
+struct Charging<'c, M: Fn(usize) -> bool> {
+    store: &'c LocalStore,
+    binding: &'c Binding,
+    /// Whether the state of the charge at a position may be elsewhere, if it is not here.
+    may_have_moved: M,
+    now: Nanos,
+}
+
 impl LocalStore {
     /// See [`crate::store::Store::charge`].
     #[inline]
     pub fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
         // filled by the function that decides: moving the result of a charge costs nearly as much as deciding it
         let mut charged = AllCharged::new();
-        let (Ok(()) | Err(StateElsewhere)) = self.charge_into(binding, batch, &|_| false, now, &mut charged);
+        let charging = Charging { store: self, binding, may_have_moved: |_| false, now };
+        let (Ok(()) | Err(StateElsewhere)) = charging.run(batch, &mut charged);
         charged
     }
 
@@ -48,26 +58,8 @@ impl LocalStore {
         now: Nanos,
     ) -> Result<AllCharged, StateElsewhere> {
         let mut charged = AllCharged::new();
-        self.charge_into(binding, batch, &may_have_moved, now, &mut charged)?;
+        Charging { store: self, binding, may_have_moved, now }.run(batch, &mut charged)?;
         Ok(charged)
-    }
-
-    #[inline]
-    fn charge_into(
-        &self,
-        binding: &Binding,
-        batch: &mut [Charge],
-        may_have_moved: &impl Fn(usize) -> bool,
-        now: Nanos,
-        charged: &mut AllCharged,
-    ) -> Result<(), StateElsewhere> {
-        match self.try_charge(binding, batch, may_have_moved, now, charged) {
-            Ok(()) => Ok(()),
-            Err(Stop::Elsewhere) => Err(StateElsewhere),
-            Err(Stop::Full(position)) => {
-                self.charge_with_overflow(binding, batch, position, may_have_moved, now, charged)
-            }
-        }
     }
 
     /// See [`LocalStore::charge_denied_unless`], for states that are nowhere else.
@@ -84,7 +76,7 @@ impl LocalStore {
         now: Nanos,
     ) -> Result<AllCharged, StateElsewhere> {
         let mut charged = AllCharged::new();
-        match self.charge_all(binding, batch, true, &may_have_moved, now, &mut charged) {
+        match (Charging { store: self, binding, may_have_moved, now }).all(batch, true, &mut charged) {
             Ok(()) => {}
             Err(Stop::Elsewhere) => return Err(StateElsewhere),
             // where there is no room for a new key, its usage is not recorded
@@ -100,44 +92,59 @@ impl LocalStore {
         Ok(charged)
     }
 
+    /// Searches a part of a full table for keys to evict. It does so only now and then, so that a flood of new keys
+    /// cannot keep the store busy with searches.
+    fn make_room(&self, table: &LimitTable, now: Nanos) {
+        let searched = table.searched.load(Ordering::Relaxed);
+        let rested = now.get().saturating_sub(searched) >= SEARCH_PAUSE.get();
+        let mine =
+            || table.searched.compare_exchange(searched, now.get(), Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !rested || !mine() {
+            return;
+        }
+        let all = self.shards.len();
+        let keys_per_shard = table.keys.load(Ordering::Relaxed) / all as u64;
+        let shards = usize::try_from(SEARCHED_KEYS / (keys_per_shard + 1)).unwrap_or(all).clamp(1, all);
+        let first = table.search_from.fetch_add(shards, Ordering::Relaxed);
+        for index in first..first.saturating_add(shards) {
+            self.shards.at(index).lock().cells[table.position].sweep(table, now);
+        }
+    }
+}
+
+// === impl Charging ===
+
+impl<M: Fn(usize) -> bool> Charging<'_, M> {
+    #[inline]
+    fn run(&self, batch: &mut [Charge], charged: &mut AllCharged) -> Result<(), StateElsewhere> {
+        match self.attempt(batch, charged) {
+            Ok(()) => Ok(()),
+            Err(Stop::Elsewhere) => Err(StateElsewhere),
+            Err(Stop::Full(position)) => self.with_overflow(batch, position, charged),
+        }
+    }
+
     /// Leaves `charged` unchanged if nothing is charged.
-    fn try_charge(
-        &self,
-        binding: &Binding,
-        batch: &[Charge],
-        may_have_moved: &impl Fn(usize) -> bool,
-        now: Nanos,
-        charged: &mut AllCharged,
-    ) -> Result<(), Stop> {
+    fn attempt(&self, batch: &[Charge], charged: &mut AllCharged) -> Result<(), Stop> {
         match batch {
-            [only] if only.enforcement.consumes && !only.enforcement.counts_denied => {
-                self.charge_one(binding, only, may_have_moved, now, charged)
-            }
-            several => self.charge_all(binding, several, false, may_have_moved, now, charged),
+            [only] if only.enforcement.consumes && !only.enforcement.counts_denied => self.one(only, charged),
+            several => self.all(several, false, charged),
         }
     }
 
     /// Charges new keys of full tables to those tables' common buckets; `full` is the position of the first.
-    fn charge_with_overflow(
-        &self,
-        binding: &Binding,
-        batch: &mut [Charge],
-        full: usize,
-        may_have_moved: &impl Fn(usize) -> bool,
-        now: Nanos,
-        charged: &mut AllCharged,
-    ) -> Result<(), StateElsewhere> {
+    fn with_overflow(&self, batch: &mut [Charge], full: usize, charged: &mut AllCharged) -> Result<(), StateElsewhere> {
         let keys: SmallVec<[_; 2]> = batch.iter().map(|charge| charge.key).collect();
         let mut position = full;
         loop {
             let charge = &mut batch[position];
-            let table = &binding.limits[charge.limit].table;
-            self.make_room(table, now);
+            let table = &self.binding.limits[charge.limit].table;
+            self.store.make_room(table, self.now);
             if table.is_full() {
                 table.evictions.overflowed.fetch_add(1, Ordering::Relaxed);
                 charge.key = OVERFLOW_KEY;
             }
-            match self.try_charge(binding, batch, may_have_moved, now, charged) {
+            match self.attempt(batch, charged) {
                 Ok(()) => return Ok(()),
                 Err(Stop::Full(next)) => position = next,
                 Err(Stop::Elsewhere) => {
@@ -148,24 +155,18 @@ impl LocalStore {
         }
     }
 
-    fn charge_one(
-        &self,
-        binding: &Binding,
-        charge: &Charge,
-        may_have_moved: &impl Fn(usize) -> bool,
-        now: Nanos,
-        charged: &mut AllCharged,
-    ) -> Result<(), Stop> {
-        let (table, rule) = binding.find(charge);
-        let mut shard = self.shards.of(charge.key).lock();
+    fn one(&self, charge: &Charge, charged: &mut AllCharged) -> Result<(), Stop> {
+        let now = self.now;
+        let (table, rule) = self.binding.find(charge);
+        let mut shard = self.store.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
-        check_state_present(table, cells, charge, || may_have_moved(0)).map_err(|StateElsewhere| Stop::Elsewhere)?;
+        self.check_present(table, cells, charge, 0)?;
         match cells.charge(table, rule, charge, now, charged) {
             Ok(()) => {}
             Err(NotCharged::Full) => return Err(Stop::Full(0)),
             Err(NotCharged::Kept) => {
                 drop(shard);
-                return self.charge_all(binding, slice::from_ref(charge), false, may_have_moved, now, charged);
+                return self.all(slice::from_ref(charge), false, charged);
             }
         }
         if let Some(slot) = charge.slot
@@ -179,23 +180,15 @@ impl LocalStore {
     /// Decides first, and writes only if the request is not `denied` and no enforcing limit denies. A limit that counts
     /// denials records its own in any case, and denies for as long as that takes to refill; a first request that a limit
     /// itself denies starts the key's state, as far as the algorithm has one then.
-    fn charge_all(
-        &self,
-        binding: &Binding,
-        batch: &[Charge],
-        denied: bool,
-        may_have_moved: &impl Fn(usize) -> bool,
-        now: Nanos,
-        charged: &mut AllCharged,
-    ) -> Result<(), Stop> {
-        let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| binding.find(charge)).collect();
+    fn all(&self, batch: &[Charge], denied: bool, charged: &mut AllCharged) -> Result<(), Stop> {
+        let now = self.now;
+        let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| self.binding.find(charge)).collect();
         let with_tables = || batch.iter().zip(&bound);
-        let mut locked = Locked::all(&self.shards, batch);
+        let mut locked = Locked::all(&self.store.shards, batch);
         let mut decided: SmallVec<[(Decision, Option<State>); 2]> = SmallVec::with_capacity(batch.len());
         for (position, (charge, &(table, bound))) in with_tables().enumerate() {
             let cells = locked.cells(charge.key, table.position);
-            let may_have_moved = || may_have_moved(position);
-            check_state_present(table, cells, charge, may_have_moved).map_err(|StateElsewhere| Stop::Elsewhere)?;
+            self.check_present(table, cells, charge, position)?;
             cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
             let before = cells.state(table, bound, charge.key, now);
             // earlier charges of the same key, which is the common bucket of several new keys where the table is full
@@ -241,23 +234,10 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Searches a part of a full table for keys to evict. It does so only now and then, so that a flood of new keys
-    /// cannot keep the store busy with searches.
-    fn make_room(&self, table: &LimitTable, now: Nanos) {
-        let searched = table.searched.load(Ordering::Relaxed);
-        let rested = now.get().saturating_sub(searched) >= SEARCH_PAUSE.get();
-        let mine =
-            || table.searched.compare_exchange(searched, now.get(), Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if !rested || !mine() {
-            return;
-        }
-        let all = self.shards.len();
-        let keys_per_shard = table.keys.load(Ordering::Relaxed) / all as u64;
-        let shards = usize::try_from(SEARCHED_KEYS / (keys_per_shard + 1)).unwrap_or(all).clamp(1, all);
-        let first = table.search_from.fetch_add(shards, Ordering::Relaxed);
-        for index in first..first.saturating_add(shards) {
-            self.shards.at(index).lock().cells[table.position].sweep(table, now);
-        }
+    /// [`check_state_present`] for the charge at `position`.
+    fn check_present(&self, table: &LimitTable, cells: &Cells, charge: &Charge, position: usize) -> Result<(), Stop> {
+        check_state_present(table, cells, charge, || (self.may_have_moved)(position))
+            .map_err(|StateElsewhere| Stop::Elsewhere)
     }
 }
 
