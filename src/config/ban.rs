@@ -32,8 +32,9 @@ fn after(text: &str) -> Result<(u32, Nanos), InvalidValue> {
     }
 }
 
-/// Refuses, at `field`, a ban of a limit that never denies.
-pub(super) fn check(field: &Field<'_>, limit: &Section<'_>, shadow: bool) -> Option<()> {
+/// Refuses a ban of a limit that never denies.
+pub(super) fn check(limit: &Section<'_>, shadow: bool) -> Option<()> {
+    let Some(field) = limit.get("ban") else { return Some(()) };
     let over = limit.get("over_limit").and_then(|over| over.as_mapping());
     let passes = over.is_some_and(|over| ["divert", "mark"].iter().any(|name| over.has(name)));
     match shadow || passes {

@@ -268,7 +268,7 @@ pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
 /// Refuses `charge` for limits of slots, which are released when a request ends, and costs that exceed the limit's capacity.
 pub(super) fn check(
     section: &Section<'_>,
-    (cost, charge): (&CostRule, &ChargeRule),
+    (cost, charge): &(CostRule, ChargeRule),
     (terms, priority): (&AllTerms, &[u8]),
     plans: &[&str],
 ) -> Option<()> {
@@ -294,7 +294,7 @@ pub(super) fn check(
 /// Warns of a `max` above the limit's capacity: a client may report such a cost, and the request never passes.
 pub(super) fn warn_if_never_fits(
     section: &Section<'_>,
-    (cost, charge): (&CostRule, &ChargeRule),
+    (cost, charge): &(CostRule, ChargeRule),
     (terms, priority): (&AllTerms, &[u8]),
 ) {
     let reserve = || section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));

@@ -209,22 +209,8 @@ impl<'a> LimitReader<'_, 'a> {
         let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, scope: self.scope };
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
-        sharing::check(self.field, mode, &terms.rules)?;
-        if let Some(field) = section.get("warn_at") {
-            warn_at::check(&field, &terms.rules)?;
-        }
-        if let Some(field) = section.get("ban") {
-            ban::check(&field, &section, others.shadow == Some(true))?;
-        }
-        if let Some(field) = section.get("priority") {
-            priority::check(&field, &section, (others.shadow == Some(true), mode), &terms.rules)?;
-        }
+        self.check(&section, mode, &terms, &others)?;
         let priority = others.priority.as_deref().unwrap_or_default();
-        if let Some((cost, charge)) = &others.cost {
-            cost::check(&section, (cost, charge), (&terms, priority), &self.plans.all().collect::<Vec<_>>())?;
-            cost::warn_if_never_fits(&section, (cost, charge), (&terms, priority));
-        }
-        self.warn_of_no_effect(&section, &terms, others.enabled);
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let request_overrides = section.get_or("request_overrides", RequestOverrides::default(), |field| {
             let overrides = request_overrides::read(field, algorithm, self.scope)?;
@@ -232,11 +218,7 @@ impl<'a> LimitReader<'_, 'a> {
             Some(overrides)
         })?;
         let spec = self.spec((algorithm, mode), &base, &named, &others)?;
-        match (spec.max_wait, terms.rules.iter().any(Rule::can_delay)) {
-            (Some(_), false) => self.warn_of_idle_delay(),
-            (None, true) => self.warn_of_queues(&spec),
-            (Some(_), true) | (None, false) => {}
-        }
+        self.warn_of_delay(&spec, &terms.rules);
         self.warn_of_large_states(&terms.rules);
         let scope = (self.plans, self.scope);
         let live = (algorithm, mode);
@@ -245,6 +227,24 @@ impl<'a> LimitReader<'_, 'a> {
         let level = others.key.as_ref().and_then(|key| self.level(key));
         let limit = others.limit((self.name, algorithm, level), terms, request_overrides);
         Some(CheckedLimit { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
+    }
+
+    /// Refuses settings that do not suit the limit's rules, and warns of settings without an effect.
+    fn check(&self, section: &Section<'a>, mode: Mode, terms: &AllTerms, others: &CommonSettings<'_>) -> Option<()> {
+        let shadow = others.shadow == Some(true);
+        sharing::check(self.field, mode, &terms.rules)?;
+        if let Some(field) = section.get("warn_at") {
+            warn_at::check(&field, &terms.rules)?;
+        }
+        ban::check(section, shadow)?;
+        priority::check(section, (shadow, mode), &terms.rules)?;
+        if let Some(cost) = &others.cost {
+            let terms = (terms, others.priority.as_deref().unwrap_or_default());
+            cost::check(section, cost, terms, &self.plans.all().collect::<Vec<_>>())?;
+            cost::warn_if_never_fits(section, cost, terms);
+        }
+        self.warn_of_no_effect(section, terms, others.enabled);
+        Some(())
     }
 
     fn algorithm(&self, section: &Section<'a>) -> Option<AlgorithmName> {
@@ -375,25 +375,22 @@ impl<'a> LimitReader<'_, 'a> {
         }
     }
 
-    /// Warns of a delay under a limit whose rules admit at once or not at all.
-    fn warn_of_idle_delay(&self) {
-        self.field.findings().add(
-            Problem::warning(self.field.key_place(), "admits at once or not at all: `over_limit.delay` has no effect")
-                .hint("to let requests wait take `gcra` with `delay_after`, or `leaky_queue`".to_owned()),
-        );
-    }
-
-    /// Warns of a queue without `max_wait`, which denies every request that would have to wait. The other algorithms that
-    /// reserve tokens work well without one.
-    fn warn_of_queues(&self, spec: &LimitSpec) {
+    /// Warns of a delay under a limit whose rules admit at once or not at all; and of a queue without `max_wait`, which denies
+    /// every request that would have to wait. The other algorithms that reserve tokens work well without one.
+    fn warn_of_delay(&self, spec: &LimitSpec, rules: &[Rule]) {
         let delays = |arguments: &Arguments| arguments.has("delay_after");
-        let queues = spec.algorithm.as_str() == "leaky_queue" || spec.all_arguments().any(delays);
-        if queues {
-            self.field.findings().add(
-                Problem::warning(self.field.key_place(), "has no `max_wait`: what would have to wait is denied")
-                    .hint("write `over_limit: {delay: {max_wait: 1s}}`".to_owned()),
-            );
-        }
+        let queues = || spec.algorithm.as_str() == "leaky_queue" || spec.all_arguments().any(delays);
+        let (message, hint) = match (spec.max_wait, rules.iter().any(Rule::can_delay)) {
+            (Some(_), false) => (
+                "admits at once or not at all: `over_limit.delay` has no effect",
+                "to let requests wait take `gcra` with `delay_after`, or `leaky_queue`",
+            ),
+            (None, true) if queues() => {
+                ("has no `max_wait`: what would have to wait is denied", "write `over_limit: {delay: {max_wait: 1s}}`")
+            }
+            _ => return,
+        };
+        self.field.findings().add(Problem::warning(self.field.key_place(), message).hint(hint));
     }
 
     /// Warns of states that take much memory for each key, like a log of all requests.

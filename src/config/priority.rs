@@ -23,13 +23,9 @@ pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Vec<u8>> {
     Some(percents)
 }
 
-/// Refuses, at `field`, a priority for a limit that never denies, has a candidate, is leased, or has no fixed quota.
-pub(super) fn check(
-    field: &Field<'_>,
-    limit: &Section<'_>,
-    (shadow, mode): (bool, Mode),
-    rules: &[Rule],
-) -> Option<()> {
+/// Refuses a priority for a limit that never denies, has a candidate, is leased, or has no fixed quota.
+pub(super) fn check(limit: &Section<'_>, (shadow, mode): (bool, Mode), rules: &[Rule]) -> Option<()> {
+    let Some(field) = limit.get("priority") else { return Some(()) };
     let refuse =
         |message: String, hint: &str| field.fail(Problem::error(field.key_place(), message).hint(hint.to_owned()));
     if shadow || limit.has("candidate") {
