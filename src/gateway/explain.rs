@@ -11,6 +11,7 @@ pub(crate) mod masked;
 mod question;
 mod route_match;
 
+use limits::explain_limits;
 pub(super) use limits::uncharged_because;
 pub use limits::{CurrentOutcome, KeyPartValue, LimitExplanation, LimitStanding};
 pub use question::{Question, QuestionError, RequestJson};
@@ -159,19 +160,14 @@ impl<'a> ExplainedConfig<'a> {
 impl Explanation {
     /// Explains `question` under `rules`, without the states of its keys.
     pub async fn of(rules: ExplainedConfig<'_>, question: &Question) -> Self {
-        match ResolvedRequest::resolve(rules, question).await {
-            Ok(request) => request.explanation,
-            Err(explanation) => *explanation,
-        }
+        ResolvedRequest::resolve(rules, question).await.explanation
     }
 
     /// Explains `question` at `gateway` now, with the standings of its keys. Takes no tokens.
     pub async fn of_gateway(gateway: &Gateway, question: &Question) -> Self {
         let active = gateway.active.load_full();
-        match ResolvedRequest::resolve(ExplainedConfig::in_force(gateway, &active), question).await {
-            Ok(request) => request.with_standings(gateway, &active).await,
-            Err(explanation) => *explanation,
-        }
+        let request = ResolvedRequest::resolve(ExplainedConfig::in_force(gateway, &active), question).await;
+        request.with_standings(gateway, &active).await
     }
 
     /// The charge of `question` under the limit `id`, with the parts of its key and the plan. `Err` says why the request is
@@ -183,16 +179,9 @@ impl Explanation {
         id: LimitId,
     ) -> Result<(Vec<KeyPartValue>, Charge, Option<String>), String> {
         let rules = ExplainedConfig::in_force(gateway, active);
-        let answered =
-            |answer: &AnswerExplanation| format!("tollgate answers {} itself: {}", answer.status, answer.detail);
-        let request =
-            ResolvedRequest::resolve(rules, question).await.map_err(|explanation| match &explanation.answer {
-                Some(answer) => answered(answer),
-                None => "the request comes to no limit".to_owned(),
-            })?;
-        let ResolvedRequest { explanation, charges, nodes } = request;
+        let ResolvedRequest { explanation, charges, nodes } = ResolvedRequest::resolve(rules, question).await;
         if let Some(answer) = &explanation.answer {
-            return Err(answered(answer));
+            return Err(format!("tollgate answers {} itself: {}", answer.status, answer.detail));
         }
         let limit = &active.ruleset.limits[id.0];
         let account = explanation.limits.into_iter().enumerate().find(|(_, account)| account.limit == limit.name);
@@ -221,11 +210,6 @@ impl Explanation {
         answer: None,
         now: None,
     };
-
-    fn with_answer(mut self, answer: &Answer) -> Box<Self> {
-        self.answer.get_or_insert_with(|| AnswerExplanation::of(answer));
-        Box::new(self)
-    }
 }
 
 impl AnswerExplanation {
@@ -234,7 +218,7 @@ impl AnswerExplanation {
     }
 }
 
-/// A request that reaches its limits.
+/// A request, as far as it gets on its way to the limits.
 struct ResolvedRequest {
     explanation: Explanation,
     /// The charges of the request, each with the position of its limit in the explanation.
@@ -244,144 +228,126 @@ struct ResolvedRequest {
 }
 
 impl ResolvedRequest {
-    /// Follows the steps of an admission. `Err`: the gateway answers before any limit applies. The request of a refused
-    /// caller still reaches the limits that need nothing about callers.
-    async fn resolve(config: ExplainedConfig<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
-        let ExplainedConfig { ruleset, lookup, hashers, pools: _ } = config;
-        let mut explanation = Explanation::EMPTY;
+    /// Follows the steps of an admission. The request of a refused caller still reaches the limits that need nothing about
+    /// callers.
+    async fn resolve(config: ExplainedConfig<'_>, question: &Question) -> Self {
+        let mut request = Self { explanation: Explanation::EMPTY, charges: Vec::new(), nodes: 0 };
+        if let Err(answer) = request.follow(config, question).await {
+            request.explanation.answer.get_or_insert_with(|| AnswerExplanation::of(&answer));
+        }
+        request
+    }
+
+    /// Follows the steps of any request. `Err` is the response of the gateway itself.
+    async fn follow(&mut self, config: ExplainedConfig<'_>, question: &Question) -> Result<(), Answer> {
+        let ruleset = config.ruleset;
         let mut headers = question.head().headers.clone();
         facts::remove_untrusted(&mut headers, question.head().peer, ruleset);
         let head = Head { headers: &headers, ..question.head() };
-        let sized = facts::check_size(head.raw_target, head.headers, &ruleset.request_head);
-        let target = sized.and_then(|()| facts::check_method(head.method)).and_then(|()| head.target());
-        let target = match target {
-            Ok(target) => target,
-            Err(refused) => return Err(explanation.with_answer(&refused.into())),
-        };
+        facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
+        facts::check_method(head.method)?;
+        let target = head.target()?;
         let rules = &ruleset.client_address;
         let facts = head.facts(rules, &target, head.address(rules));
-        explanation.request = Some(Request::of(&facts, &target));
+        self.explanation.request = Some(Request::of(&facts, &target));
         if ruleset.usage.as_deref() == Some(facts.path) {
-            return Self::resolve_usage(config, explanation, &facts).await;
+            return self.follow_usage(config, &facts).await;
         }
         let taken = ruleset.route_of(&facts);
-        explanation.route = Some(RouteMatch::of(ruleset, taken, &facts));
-        let Some(route) = taken.map(|taken| ruleset.matcher.route(taken)) else {
-            return Err(explanation.with_answer(&Answer::NoRoute));
-        };
-        let checked = target.check_parameters(route).and_then(|()| facts::check_conditions(route, &facts));
-        if let Err(refused) = checked {
-            return Err(explanation.with_answer(&refused.into()));
+        self.explanation.route = Some(RouteMatch::of(ruleset, taken, &facts));
+        let route = ruleset.matcher.route(taken.ok_or(Answer::NoRoute)?);
+        target.check_parameters(route)?;
+        facts::check_conditions(route, &facts)?;
+        let body = BodySource::Buffered(question.body());
+        if route.max_request_body.is_some_and(|max| body.is_longer_than(max, &facts)) {
+            return Err(Answer::BodyTooLarge);
         }
-        if route.max_request_body.is_some_and(|max| BodySource::Buffered(question.body()).is_longer_than(max, &facts)) {
-            return Err(explanation.with_answer(&Answer::BodyTooLarge));
-        }
-        explanation.upstream = UpstreamExplanation::of(config, route, &target.path);
-        let credential = CallerExplanation::of_credential(ruleset, &facts);
-        let caller = match Caller::find(ruleset, route, &facts, lookup).await {
-            Ok(caller) => caller,
+        self.explanation.upstream = UpstreamExplanation::of(config, route, &target.path);
+        match Caller::find(ruleset, route, &facts, config.lookup).await {
+            Ok(caller) => self.follow_caller(config, route, &facts, (&caller, body)),
             Err(answer) => {
-                if answer == Answer::AccessDenied {
-                    let who = Caller::identify(ruleset, route, &facts, lookup).await.ok();
-                    explanation.answer = Some(access_denial(ruleset, &facts, who.as_ref()));
+                self.explanation.caller = Some(CallerExplanation::of_credential(ruleset, &facts));
+                if Caller::check_before_identification(ruleset, route, &facts).is_ok() {
+                    self.follow_early(config, route, &facts)?;
                 }
-                explanation.caller = Some(credential);
-                let explanation = explanation.with_answer(&answer);
-                return match Caller::check_before_identification(ruleset, route, &facts) {
-                    Ok(()) => Self::of_refused(config, explanation, route, &facts),
-                    Err(_) => Err(explanation),
-                };
+                if answer == Answer::AccessDenied {
+                    let who = Caller::identify(ruleset, route, &facts, config.lookup).await.ok();
+                    self.explanation.answer = Some(access_denial(ruleset, &facts, who.as_ref()));
+                }
+                Err(answer)
             }
-        };
-        let mut resolved = caller.resolved(ruleset, route);
-        explanation.caller = Some(CallerExplanation {
-            customer: caller.customer().map(str::to_owned),
-            plan: resolved.plan.map(|(_, plan)| plan.to_owned()),
-            has_own_terms: resolved.own.is_some_and(|own| !own.limits.is_empty()),
-            groups: resolved.groups.map_or_else(Vec::new, |groups| GroupExplanation::all(groups, ruleset)),
-            ..credential
-        });
-        if let Err(fault) = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()) {
-            return Err(explanation.with_answer(&fault.into()));
-        }
-        let exemption = route.bypass.exemption(&facts, caller.customer());
-        if let Some(exemption) = exemption {
-            explanation.bypassed = Some(exemption.to_string());
-            return Ok(Self::new(explanation, Vec::new(), 0));
-        }
-        let nodes = if ruleset.counts_by_node(route) { config.node_names(route) } else { Vec::new() };
-        // the gateway chooses a node only for a real request, so the first node stands for all
-        resolved.upstream_node = nodes.first().map(String::as_str);
-        if nodes.is_empty() && ruleset.counts_by_node(route) && route.upstream.is_some() {
-            return Err(explanation.with_answer(&Answer::NoHealthyNode));
-        }
-        let fields = match BodyFields::of(facts.headers, BodySource::Buffered(question.body()), route) {
-            Ok(BodyFields::Known(fields)) => Some(fields),
-            Ok(BodyFields::Awaited(_)) => None,
-            Err(fault) => return Err(explanation.with_answer(&Answer::Malformed(fault))),
-        };
-        let facts = Facts { body: fields.as_ref(), ..facts };
-        let listed = (route, &*route.limits, nodes.len());
-        let limits = limits::explain_limits(ruleset, listed, &facts, &resolved, hashers);
-        let resolved_request = Self::new(explanation, limits, nodes.len());
-        match caller.charges(ruleset, route, &facts, &resolved, hashers) {
-            Ok(_) => Ok(resolved_request),
-            Err(answer) => Err(resolved_request.explanation.with_answer(&answer)),
         }
     }
 
     /// Follows the steps of a request for the usage page.
-    async fn resolve_usage(
-        config: ExplainedConfig<'_>,
-        mut explanation: Explanation,
-        facts: &Facts<'_>,
-    ) -> Result<Self, Box<Explanation>> {
+    async fn follow_usage(&mut self, config: ExplainedConfig<'_>, facts: &Facts<'_>) -> Result<(), Answer> {
         let ExplainedConfig { ruleset, lookup, hashers, pools: _ } = config;
-        if let Err(answer) = own_usage::check_before_identification(ruleset, facts) {
-            return Err(explanation.with_answer(&answer));
-        }
+        own_usage::check_before_identification(ruleset, facts)?;
         let identity = identify::identify(ruleset, facts, lookup).await;
-        match identity.and_then(|identity| own_usage::reader(ruleset, facts, &identity).map(drop)) {
-            Ok(()) => {
-                let detail = "the page on which customers see where they stand; no route is tried".to_owned();
-                explanation.answer = Some(AnswerExplanation { status: 200, cause: "usage", detail });
-                Err(Box::new(explanation))
+        if let Err(answer) = identity.and_then(|identity| own_usage::reader(ruleset, facts, &identity).map(drop)) {
+            self.explanation.caller = Some(CallerExplanation::of_credential(ruleset, facts));
+            if let Some(route) = early::route_of_usage(ruleset, facts, hashers) {
+                self.follow_early(config, ruleset.matcher.route(route), facts)?;
             }
-            Err(answer) => {
-                explanation.caller = Some(CallerExplanation::of_credential(ruleset, facts));
-                let explanation = explanation.with_answer(&answer);
-                match early::route_of_usage(ruleset, facts, hashers) {
-                    Some(route) => Self::of_refused(config, explanation, ruleset.matcher.route(route), facts),
-                    None => Err(explanation),
-                }
-            }
+            return Err(answer);
         }
+        let detail = "the page on which customers see where they stand; no route is tried".to_owned();
+        self.explanation.answer = Some(AnswerExplanation { status: 200, cause: "usage", detail });
+        Ok(())
     }
 
-    /// The request of a refused caller, with the limits of `route` that need nothing about callers.
-    fn of_refused(
-        ExplainedConfig { ruleset, hashers, .. }: ExplainedConfig<'_>,
-        mut explanation: Box<Explanation>,
+    /// Follows the steps of a request of a refused caller, under the limits of `route` that need nothing about callers.
+    fn follow_early(&mut self, config: ExplainedConfig<'_>, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
+        let ExplainedConfig { ruleset, hashers, .. } = config;
+        if !route.bypass.covers(facts, None) {
+            Caller::early_charges(ruleset, route, facts, hashers)?;
+            let (resolved, listed) = (ruleset.resolve_unidentified(route), (route, &*route.early, 0));
+            (self.explanation.limits, self.charges) = explain_limits(ruleset, listed, facts, &resolved, hashers);
+        }
+        Ok(())
+    }
+
+    /// Follows the steps of a request of `caller`, which may use `route`.
+    fn follow_caller(
+        &mut self,
+        config: ExplainedConfig<'_>,
         route: &Route,
         facts: &Facts<'_>,
-    ) -> Result<Self, Box<Explanation>> {
-        if route.bypass.covers(facts, None) {
-            return Err(explanation);
+        (caller, body): (&Caller, BodySource<'_>),
+    ) -> Result<(), Answer> {
+        let ExplainedConfig { ruleset, hashers, .. } = config;
+        let mut resolved = caller.resolved(ruleset, route);
+        self.explanation.caller = Some(CallerExplanation {
+            customer: caller.customer().map(str::to_owned),
+            plan: resolved.plan.map(|(_, plan)| plan.to_owned()),
+            has_own_terms: resolved.own.is_some_and(|own| !own.limits.is_empty()),
+            groups: resolved.groups.map_or_else(Vec::new, |groups| GroupExplanation::all(groups, ruleset)),
+            ..CallerExplanation::of_credential(ruleset, facts)
+        });
+        ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
+        self.explanation.bypassed =
+            route.bypass.exemption(facts, caller.customer()).map(|exemption| exemption.to_string());
+        if self.explanation.bypassed.is_some() {
+            return Ok(());
         }
-        if let Err(answer) = Caller::early_charges(ruleset, route, facts, hashers) {
-            explanation.answer = Some(AnswerExplanation::of(&answer));
-            return Err(explanation);
+        let nodes = if ruleset.counts_by_node(route) { config.node_names(route) } else { Vec::new() };
+        if nodes.is_empty() && ruleset.counts_by_node(route) && route.upstream.is_some() {
+            return Err(Answer::NoHealthyNode);
         }
-        let resolved = ruleset.resolve_unidentified(route);
-        let limits = limits::explain_limits(ruleset, (route, &route.early, 0), facts, &resolved, hashers);
-        Ok(Self::new(*explanation, limits, 0))
-    }
-
-    fn new(mut explanation: Explanation, limits: Vec<(LimitExplanation, Option<Charge>)>, nodes: usize) -> Self {
-        let (accounts, charges): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
-        explanation.limits = accounts;
-        let charges = charges.into_iter().enumerate().filter_map(|(position, charge)| Some((position, charge?)));
-        Self { charges: charges.collect(), explanation, nodes }
+        // the gateway chooses a node only for a real request, so the first node stands for all
+        resolved.upstream_node = nodes.first().map(String::as_str);
+        self.nodes = nodes.len();
+        let fields = match BodyFields::of(facts.headers, body, route).map_err(Answer::Malformed)? {
+            BodyFields::Known(fields) => Some(fields),
+            BodyFields::Awaited(_) => None,
+        };
+        let facts = &Facts { body: fields.as_ref(), ..facts.clone() };
+        let listed = (route, &*route.limits, self.nodes);
+        let (explained, charges) = explain_limits(ruleset, listed, facts, &resolved, hashers);
+        self.explanation.limits = explained;
+        caller.charges(ruleset, route, facts, &resolved, hashers)?;
+        self.charges = charges;
+        Ok(())
     }
 }
 

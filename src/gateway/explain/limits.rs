@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Explanation, ResolvedRequest, masked};
+use super::{AnswerExplanation, Explanation, ResolvedRequest, masked};
 use crate::algorithm::{Decision, Denial, Policy, Rule};
 use crate::charge::{Charge, ChargeSource, Charged, DecisionSource, Enforcement, OnStoreDown, RuleRef};
 use crate::gateway::Gateway;
@@ -99,18 +99,20 @@ pub struct CurrentOutcome {
     pub diverted_to: Option<String>,
 }
 
-/// Describes `limits`, which belong to `route`, each with the charge of the request, which may go to this many `nodes`.
+/// Describes `limits`, which belong to `route`, for a request that may go to this many `nodes`. Each charge comes with the
+/// position of its limit.
 pub(super) fn explain_limits(
     ruleset: &Ruleset,
     (route, limits, nodes): (&Route, &[LimitId], usize),
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
     hashers: &LimitHashers,
-) -> Vec<(LimitExplanation, Option<Charge>)> {
-    let explained = limits.iter().map(|id| {
+) -> (Vec<LimitExplanation>, Vec<(usize, Charge)>) {
+    let mut charges = Vec::new();
+    let explained = limits.iter().enumerate().map(|(position, id)| {
         let limit = &ruleset.limits[id.0];
         let charge = ruleset.charge(*id, facts, resolved, hashers);
-        let account = LimitExplanation {
+        let explained = LimitExplanation {
             limit: limit.name.clone(),
             algorithm: limit.algorithm.as_str(),
             applies: charge.is_ok(),
@@ -130,9 +132,10 @@ pub(super) fn explain_limits(
             banned_for_seconds: None,
             standing: None,
         };
-        (account, charge.ok())
+        charges.extend(charge.ok().map(|charge| (position, charge)));
+        explained
     });
-    explained.collect()
+    (explained.collect(), charges)
 }
 
 /// The time of a limit's charge, in words, if it is not when the caller is known and the request arrives.
@@ -273,7 +276,8 @@ impl ResolvedRequest {
         };
         // the store never refuses a charge that only asks, so the check is made here
         if charges.iter().zip(&batch).any(is_refused) {
-            return *explanation.with_answer(&Answer::StoreUnavailable);
+            explanation.answer.get_or_insert_with(|| AnswerExplanation::of(&Answer::StoreUnavailable));
+            return explanation;
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
         let verdict = match gateway.bans.longest_ban(&active.ruleset, &charges, now) {
