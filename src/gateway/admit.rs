@@ -11,9 +11,9 @@ use crate::algorithm::Denial;
 use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::awaited_body::{BodyFields, BodySource};
-use crate::gateway::caller::Caller;
+use crate::gateway::caller::{self, Caller};
 use crate::gateway::cost_meter::CostMeter;
-use crate::gateway::facts::{self, Head, Refused, Target};
+use crate::gateway::facts::{Head, Refused, Target};
 use crate::gateway::identify::Identity;
 use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
@@ -86,14 +86,8 @@ pub async fn admit(
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
             let found = ruleset.matcher.route(route);
-            target.check_parameters(found)?;
-            facts::check_conditions(found, &facts)?;
-            if let Some(max) = found.max_request_body {
-                if body.is_longer_than(max, &facts) {
-                    return Err(Answer::BodyTooLarge);
-                }
-                context.body_left = Some(max);
-            }
+            caller::check_route(found, target.has_parameters, body, &facts)?;
+            context.body_left = found.max_request_body;
             resolve_charges(context, &active, route, &facts, body).await
         }
         None => return Err(Answer::NoRoute),
@@ -253,9 +247,7 @@ fn resolve(
 }
 
 fn read_target(head: &Head<'_>, ruleset: &Ruleset, tls_info: Option<&TlsInfo>) -> Result<Target, Answer> {
-    facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
-    facts::check_method(head.method)?;
-    let target = head.target()?;
+    let target = head.target(&ruleset.request_head)?;
     match tls_info.is_none_or(|tls_info| tls_info.is_for(target.host())) {
         true => Ok(target),
         false => Err(Answer::Misdirected),

@@ -2,11 +2,17 @@
 //! no connection. Both admission and explanation use them.
 
 use crate::charge::Charge;
+use crate::gateway::awaited_body::BodySource;
 use crate::gateway::identify::{self, CredentialLookup, Identity};
 use crate::gateway::respond::Answer;
 use crate::ruleset::key::{Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::{PlanId, Ruleset};
+
+/// The refusal of a path with parameters: some upstreams strip them, and others do not.
+const PATH_PARAMETERS: Answer = Answer::Malformed("the path holds path parameters (`;`), which are not allowed here");
+/// The refusal of a request that takes a route by one of several values, of which an upstream may take another.
+const CONTESTED: Answer = Answer::Malformed("the request repeats what its route asks for, with another value");
 
 /// The caller of a request.
 #[derive(Clone, Debug)]
@@ -119,6 +125,16 @@ impl Caller {
             Ok(()) => Ok(charges),
             Err(fault) => Err(fault.into()),
         }
+    }
+}
+
+/// Checks whether anyone may send a request with such a path, values and `body` to `route`.
+pub fn check_route(route: &Route, has_parameters: bool, body: BodySource<'_>, facts: &Facts<'_>) -> Result<(), Answer> {
+    match () {
+        () if has_parameters && !route.path_parameters => Err(PATH_PARAMETERS),
+        () if route.is_contested_by(facts) => Err(CONTESTED),
+        () if route.max_request_body.is_some_and(|max| body.is_longer_than(max, facts)) => Err(Answer::BodyTooLarge),
+        () => Ok(()),
     }
 }
 

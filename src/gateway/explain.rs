@@ -21,7 +21,7 @@ use crate::charge::Charge;
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::awaited_body::{BodyFields, BodySource};
-use crate::gateway::caller::Caller;
+use crate::gateway::caller::{self, Caller};
 use crate::gateway::facts::{self, Head, Target};
 use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
 use crate::gateway::respond::Answer;
@@ -244,9 +244,7 @@ impl ResolvedRequest {
         let mut headers = question.head().headers.clone();
         facts::remove_untrusted(&mut headers, question.head().peer, ruleset);
         let head = Head { headers: &headers, ..question.head() };
-        facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
-        facts::check_method(head.method)?;
-        let target = head.target()?;
+        let target = head.target(&ruleset.request_head)?;
         let rules = &ruleset.client_address;
         let facts = head.facts(rules, &target, head.address(rules));
         self.explanation.request = Some(Request::of(&facts, &target));
@@ -256,12 +254,8 @@ impl ResolvedRequest {
         let taken = ruleset.route_of(&facts);
         self.explanation.route = Some(RouteMatch::of(ruleset, taken, &facts));
         let route = ruleset.matcher.route(taken.ok_or(Answer::NoRoute)?);
-        target.check_parameters(route)?;
-        facts::check_conditions(route, &facts)?;
         let body = BodySource::Buffered(question.body());
-        if route.max_request_body.is_some_and(|max| body.is_longer_than(max, &facts)) {
-            return Err(Answer::BodyTooLarge);
-        }
+        caller::check_route(route, target.has_parameters, body, &facts)?;
         self.explanation.upstream = UpstreamExplanation::of(config, route, &target.path);
         match Caller::find(ruleset, route, &facts, config.lookup).await {
             Ok(caller) => self.follow_caller(config, route, &facts, (&caller, body)),

@@ -9,14 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::fields::{Field, Fields};
 pub use crate::http::syntax::{Refused, is_target_byte};
 use crate::ruleset::key::Facts;
-use crate::ruleset::matcher::Route;
 use crate::ruleset::{AddressHeader, ClientAddress, HeadLimits, Ruleset, host, path};
 
 mod forwarded;
-
-/// The refusal of a path with parameters: some upstreams strip them, and others do not.
-pub const PATH_PARAMETERS: Refused =
-    Refused::Malformed("the path holds path parameters (`;`), which are not allowed here");
 
 const OTHER_HOST: Refused = Refused::Malformed("the host header names another host than the request target");
 
@@ -51,14 +46,16 @@ pub struct Target {
     /// The form of the path that is matched and counted, if it is another one.
     matched: Option<String>,
     /// Whether the path has parameters.
-    has_parameters: bool,
+    pub has_parameters: bool,
     /// The query as sent, without its question mark.
     pub query: Option<String>,
 }
 
 impl<'a> Head<'a> {
-    /// The canonical target of the request.
-    pub fn target(&self) -> Result<Target, Refused> {
+    /// The canonical target of the request. Refuses a head that exceeds `bounds`, and a method that no server answers.
+    pub fn target(&self, bounds: &HeadLimits) -> Result<Target, Refused> {
+        check_size(self.raw_target, self.headers, bounds)?;
+        check_method(self.method)?;
         Target::new(self)
     }
 
@@ -108,7 +105,7 @@ fn is_hop_field(name: &[u8]) -> bool {
 }
 
 /// Checks a head's size.
-pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &HeadLimits) -> Result<(), Refused> {
+fn check_size(raw_target: &[u8], headers: &Fields, bounds: &HeadLimits) -> Result<(), Refused> {
     if raw_target.len() > bounds.max_target {
         return Err(Refused::TargetTooLong(bounds.max_target));
     }
@@ -123,14 +120,6 @@ pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &HeadLimits) -> R
         return Err(Refused::HeadTooLarge("the header fields of the request are too large together"));
     }
     Ok(())
-}
-
-/// Refuses a request that takes `route` by one of several values, while another value does not fit.
-pub fn check_conditions(route: &Route, facts: &Facts<'_>) -> Result<(), Refused> {
-    match route.is_contested_by(facts) {
-        true => Err(Refused::Malformed("the request repeats what its route asks for, with another value")),
-        false => Ok(()),
-    }
 }
 
 /// Refuses methods that concern the way to a server instead of its resources, and methods in lower case: an upstream may
@@ -157,13 +146,8 @@ impl Target {
         self.matched.as_deref().unwrap_or(&self.path)
     }
 
-    /// Refuses a path with parameters unless `route` allows them.
-    pub fn check_parameters(&self, route: &Route) -> Result<(), Refused> {
-        if self.has_parameters && !route.path_parameters { Err(PATH_PARAMETERS) } else { Ok(()) }
-    }
-
     /// Makes the target of a request canonical.
-    pub fn new(head: &Head<'_>) -> Result<Self, Refused> {
+    fn new(head: &Head<'_>) -> Result<Self, Refused> {
         let mut hosts = head.headers.get_all("host");
         let (host, None) = (hosts.next(), hosts.next()) else {
             return Err(Refused::Malformed("the request has more than one host header"));

@@ -17,7 +17,7 @@ use super::rules::{CallerFinder, MissingInputs, ReplayRules, is_preflight, set_h
 use crate::charge::Charge;
 use crate::fields::Fields;
 use crate::gateway::awaited_body::BodySource;
-use crate::gateway::caller::Caller;
+use crate::gateway::caller::{self, Caller};
 use crate::gateway::facts;
 use crate::gateway::keys::{ChargeQuestion, KeyContext};
 use crate::gateway::respond::{Answer, CALLER_REFUSAL_CAUSES, CAUSES_BEFORE_LIMITS};
@@ -275,7 +275,13 @@ impl RequestCharger {
             return Err(refuse(refused_before.unwrap_or(cause)));
         };
         let route = ruleset.matcher.route(id);
-        check_before_caller(ruleset, route, (target, facts), asks_usage).map_err(|answer| refuse(answer.cause()))?;
+        let checked = match asks_usage {
+            true => Ok(()),
+            false => caller::check_route(route, target.has_parameters, BodySource::Unavailable, facts),
+        };
+        checked
+            .and_then(|()| Caller::check_before_identification(ruleset, route, facts))
+            .map_err(|answer| refuse(answer.cause()))?;
         let is_preflight = is_preflight(route, record, facts);
         let caller = match (refused_before, &ruleset.customers) {
             (Some(cause), _) => Err(cause),
@@ -332,23 +338,6 @@ impl RequestCharger {
         }
         Ok(self.ledger.charge_early(ruleset, record, facts, &mut self.charges, at).is_denied())
     }
-}
-
-/// The checks between a request's route and its caller. A request for the page of the caller's own usage takes no route.
-fn check_before_caller(
-    ruleset: &Ruleset,
-    route: &Route,
-    (target, facts): (&CanonicalTarget<'_>, &Facts<'_>),
-    asks_usage: bool,
-) -> Result<(), Answer> {
-    let is_too_large = |max| BodySource::Unavailable.is_longer_than(max, facts);
-    match () {
-        () if asks_usage => {}
-        () if target.has_parameters && !route.path_parameters => return Err(facts::PATH_PARAMETERS.into()),
-        () if route.max_request_body.is_some_and(is_too_large) => return Err(Answer::BodyTooLarge),
-        () => facts::check_conditions(route, facts)?,
-    }
-    Caller::check_before_identification(ruleset, route, facts)
 }
 
 const USAGE: &str = "usage";
