@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
-    Access, AccessLog, BodyRules, Bypass, ClientAddress, ConnectionBounds, CredentialSource, HeadLimits, Matcher,
-    RateLimitHeaders, Ruleset,
+    AccessLog, BodyRules, ClientAddress, ConnectionBounds, CredentialSource, HeadLimits, Matcher, RateLimitHeaders,
+    Ruleset,
 };
 
 mod access;
@@ -80,11 +80,13 @@ pub use values::NamedFile;
 pub(crate) use values::check_name;
 pub use words::nearest;
 
-use customers::Customers;
+use customers::{CustomerFeatures, Customers};
+use domains::ParsedDomain;
 use findings::Findings;
 use limits::CheckedLimit;
 use names::Names;
 use read::{Field, ReadContext, Section};
+use receivers::Receivers;
 use settings::FILE;
 use terms::FileScope;
 
@@ -202,11 +204,12 @@ pub fn load_customer_files<'t>(
     };
     let plans = limits::read_plans(&top, scope);
     let levels = customers::levels(&top);
-    let Customers { directory, groups, jwks, .. } =
-        customers::read(&top, &plans, &levels, (store::read(&top).as_ref(), true))??;
-    if findings.has_errors() {
+    let store = store::read(&top);
+    let Customers { rules: Some(_), directory, groups, jwks } =
+        customers::read(&top, &plans, &levels, (store.as_ref(), true)).filter(|_| !findings.has_errors())?
+    else {
         return None;
-    }
+    };
     let (_, limits) = limits::read(&top, (&plans, &levels), None, scope);
     let overrides = match findings.has_errors() {
         true => ConfiguredOverrides::without_limits(&plans, &levels),
@@ -269,10 +272,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let has_proxies = client_address.as_ref().is_none_or(|rules| !rules.trusted_proxies.is_empty());
     let needs = decisions::RequiredSections::of(server.as_ref(), top.has("listeners"));
     let (upstream_names, upstreams) = upstreams::read(top, needs.upstreams);
-    let customer_features = customers::customer_features(top);
+    let CustomerFeatures { customers: has_customers, tokens } = customers::customer_features(top);
     let scope = FileScope::Gateway {
-        customers: customer_features.customers,
-        tokens: customer_features.tokens,
+        customers: has_customers,
+        tokens,
         proxies: has_proxies,
         store: top.has("store"),
         nodes: store::has_nodes(top),
@@ -285,21 +288,16 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let levels = customers::levels(top);
     let customers = customers::read(top, &plans, &levels, (store.as_ref(), has_proxies));
     let (limit_names, limits) = limits::read(top, (&plans, &levels), Some(&upstream_names), scope);
-    let webhook = receivers::webhook(top, &upstream_names);
-    let usage_events = receivers::UsageEventsContext {
+    let receivers = receivers::ReceiversContext {
         upstreams: &upstream_names,
         plans: &plans,
         limits: &limit_names,
         read_limits: &limits,
-        customers: customer_features.customers,
+        has_customers,
+        has_proxies,
     };
-    let usage_events = receivers::usage_events(top, &usage_events);
-    let traces = receivers::traces(top, &upstream_names, has_proxies);
-    let access = top.get_or("access", Access::default(), access::access);
-    let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
-    let cors = top.get_with("cors", access::cors);
-    let (cors, forwards_preflights) = cors.map(Option::unzip).unzip();
-    let bypass = Bypass { preflights: forwards_preflights.flatten().unwrap_or(false), ..bypass.unwrap_or_default() };
+    let receivers = receivers::read(top, &receivers);
+    let (access, bypass, cors) = access::read(top);
     let context = routes::RouteContext {
         needs,
         upstreams: &upstream_names,
@@ -311,7 +309,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let mut routes = routes::read(top, &context);
     routes::check_default_limits(top, &context);
     let domains = domains::read(top, &limit_names, &limits, &routes, needs.domains);
-    let usage = top.get_with("usage", |field| server::usage(field, customer_features.customers));
+    let usage = top.get_with("usage", |field| server::usage(field, has_customers));
     let dialects = top.get_or("headers", RateLimitHeaders::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
     let request_head = top.get_or("request_head", HeadLimits::default(), server::request_head);
@@ -321,43 +319,13 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     }
     warn_of_unused("an upstream", &upstream_names, findings);
     warn_of_unused("a limit", &limit_names, findings);
-    let names_plans = domains.iter().flatten().any(domains::ParsedDomain::names_plans);
-    if !customer_features.customers && !names_plans {
-        warn_if_there("plans", "no request has a plan: the file names no `customers`", top);
-    }
     let overrides = ConfiguredOverrides::new(&plans, &levels, &limits);
-    let (rules, directory, groups, jwks) = match customers? {
-        Some(Customers { rules, directory, groups, jwks }) => (Some(rules), directory, groups, jwks),
-        None => (None, None, None, None),
-    };
+    let (server, cluster, client_address, customers) = (server?, cluster?, client_address?, customers?);
     let (domains, requested) = (domains?, routes.len());
     routes.extend(domains::routes(&domains));
     let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
-    limits::prepare(&mut routes, &limits, rules.is_some());
-    let uses_store =
-        limits.iter().any(|limit| limit.mode != Mode::Sticky) || matches!(directory, Some(DirectorySource::Redis(_)));
-    if !uses_store {
-        warn_if_there(
-            "store",
-            "nothing is kept there: no limit is `mode: shared`, and no `customers.directory` names a Redis hash",
-            top,
-        );
-    }
-    receivers::warn_if_idle(top, limits.iter().any(|limit| !limit.warn_at.is_empty()));
-    let (server, cluster, client_address) = (server?, cluster?, client_address?);
-    let goes_by_certificate =
-        rules.as_ref().is_some_and(|rules| rules.identify.contains(&CredentialSource::ClientCertificate));
-    if goes_by_certificate && !server.listeners.iter().any(Listener::asks_for_certificates) {
-        warn_if_there(
-            "customers",
-            "goes by client certificates, and no listener has `client_certificates`: nobody shows one",
-            top,
-        );
-    }
-    let (webhook, webhook_files) = webhook?.unzip();
-    let (usage_events, usage_files) = usage_events?.unzip();
-    let (traces, trace_files) = traces?.unzip();
-    receivers::check_queue(top, webhook_files.as_ref(), usage_files.as_ref());
+    limits::prepare(&mut routes, &limits, has_customers);
+    warn_of_idle_sections(top, &server, &customers, &domains, &limits);
     decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
     if findings.has_errors() {
         return None;
@@ -366,6 +334,9 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
     }
     let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let Receivers { webhook, usage_events, traces } = receivers?;
+    let ((webhook, webhook_files), (usage_events, usage_files)) = (webhook.unzip(), usage_events.unzip());
+    let (traces, trace_files) = traces.unzip();
     let matcher = Matcher::new(routes, requested);
     let ruleset = Ruleset {
         domains: domains::finish(domains, &matcher, &limits),
@@ -376,9 +347,9 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         upstreams,
         connections: connections?,
         client_address,
-        customers: rules,
-        access: access?,
-        cors: cors?,
+        customers: customers.rules,
+        access,
+        cors,
         usage: usage?,
         webhook,
         usage_events,
@@ -394,10 +365,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         operators: operators?,
         upstream_tls,
         store: store?,
-        directory,
-        groups,
+        directory: customers.directory,
+        groups: customers.groups,
         overrides,
-        jwks,
+        jwks: customers.jwks,
         state: state?,
         cluster,
         webhook: webhook_files,
@@ -420,11 +391,38 @@ fn marks(limits: &[Limit]) -> Vec<http::HeaderName> {
     marks
 }
 
-/// Warns that a section has no effect, if the file has it.
-fn warn_if_there(section: &'static str, message: &str, top: &Section<'_>) {
-    if let Some(field) = top.get(section) {
-        field.warn(message, None);
-    }
+/// Warns of sections that have no effect beside the others. Only for files without errors.
+fn warn_of_idle_sections(
+    top: &Section<'_>,
+    server: &Server,
+    Customers { rules, directory, .. }: &Customers,
+    domains: &[ParsedDomain],
+    limits: &[Limit],
+) {
+    let warn_unless = |is_used: bool, section, message| {
+        if let Some(field) = top.get(section).filter(|_| !is_used) {
+            field.warn(message, None);
+        }
+    };
+    let has_planned_requests = rules.is_some() || domains.iter().any(ParsedDomain::names_plans);
+    warn_unless(has_planned_requests, "plans", "no request has a plan: the file names no `customers`");
+    warn_unless(
+        limits.iter().any(|limit| limit.mode != Mode::Sticky) || matches!(directory, Some(DirectorySource::Redis(_))),
+        "store",
+        "nothing is kept there: no limit is `mode: shared`, and no `customers.directory` names a Redis hash",
+    );
+    warn_unless(
+        limits.iter().any(|limit| !limit.warn_at.is_empty()),
+        "webhook",
+        "is told of keys at the marks of `warn_at`, and no limit has any",
+    );
+    let goes_by_certificate =
+        rules.as_ref().is_some_and(|rules| rules.identify.contains(&CredentialSource::ClientCertificate));
+    warn_unless(
+        !goes_by_certificate || server.listeners.iter().any(Listener::asks_for_certificates),
+        "customers",
+        "goes by client certificates, and no listener has `client_certificates`: nobody shows one",
+    );
 }
 
 /// Warns of names that no route uses. Only for files without errors: the broken part may be the one that uses the name.

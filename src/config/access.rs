@@ -15,6 +15,15 @@ use crate::config::words;
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
 
+/// Reads `access:`, `bypass:` and `cors:` of the file. A section that was refused counts as absent.
+pub(super) fn read(top: &Section<'_>) -> (Access, Bypass, Option<Cors>) {
+    let access = top.get_with("access", access).flatten();
+    let bypass = top.get_with("bypass", |field| bypass(field, &Bypass::default())).flatten();
+    let (cors, forwards_preflights) = top.get_with("cors", cors).flatten().unzip();
+    let preflights = forwards_preflights.unwrap_or(false);
+    (access.unwrap_or_default(), Bypass { preflights, ..bypass.unwrap_or_default() }, cors)
+}
+
 /// Reads `access:` of the file or of a route.
 pub(super) fn access(field: &Field<'_>) -> Option<Access> {
     let section = field.section(&ACCESS)?;
@@ -84,7 +93,7 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
 const ORIGIN: &str = "a site as browsers write it, like `https://app.example.com` or `https://*.example.com`";
 
 /// Reads `cors:` of the file; the second value says whether the gateway forwards preflights to the upstream.
-pub(super) fn cors(field: &Field<'_>) -> Option<(Cors, bool)> {
+fn cors(field: &Field<'_>) -> Option<(Cors, bool)> {
     const EXPECTED: &str = "`\"*\"` for every site, or a list of sites";
     let section = field.section(&CORS)?;
     let credentials = section.get_or("credentials", false, Field::flag);

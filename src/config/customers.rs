@@ -144,9 +144,10 @@ impl LookupCacheSettings {
     pub const DEFAULT_MAX_CACHED: usize = 1_000_000;
 }
 
-/// The settings of `customers:`.
+/// The settings of `customers:`; all `None` if the section is absent.
+#[derive(Default)]
 pub(super) struct Customers {
-    pub(super) rules: CustomerRules,
+    pub(super) rules: Option<CustomerRules>,
     /// `None` where no credential has to be looked up: tokens name their customers themselves.
     pub(super) directory: Option<DirectorySource>,
     /// The file that lists groups, if there is one.
@@ -195,16 +196,14 @@ pub(super) fn levels(top: &Section<'_>) -> Names {
     names
 }
 
-/// Reads `customers:`; the inner `None` if it is absent.
-///
-/// `store` is the result of reading `store:`.
+/// Reads `customers:`. `store` is the result of reading `store:`.
 pub(super) fn read(
     top: &Section<'_>,
     plans: &Names,
     levels: &Names,
     (store, has_proxies): (Option<&Option<RedisStore>>, bool),
-) -> Option<Option<Customers>> {
-    top.get_with("customers", |field| {
+) -> Option<Customers> {
+    top.get_or("customers", Customers::default(), |field| {
         if let Some(redis) =
             field.as_mapping().and_then(|customers| customers.get("directory")?.as_mapping()?.get("redis"))
             && store == Some(&None)
@@ -241,7 +240,7 @@ fn customers(field: &Field<'_>, (plans, levels): (&Names, &Names), has_proxies: 
     let plan_from = section.get_with("plan_from", |field| plan_from(field, plans, has_proxies));
     let Identify { sources, jwks } = sources?;
     let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown?, plan_from: plan_from? };
-    Some(Customers { rules, directory: directory?, groups: groups?.flatten(), jwks })
+    Some(Customers { rules: Some(rules), directory: directory?, groups: groups?.flatten(), jwks })
 }
 
 fn plan_from(field: &Field<'_>, plans: &Names, has_proxies: bool) -> Option<PlanHeader> {

@@ -57,83 +57,81 @@ const DEFAULT_NAME: &str = "tollgate";
 /// The largest length of a service's name, in bytes.
 const LONGEST_SERVICE: usize = 255;
 
-/// Reads `webhook:`; the inner `None` if it is absent.
-pub(super) fn webhook(top: &Section<'_>, upstreams: &Names) -> Option<Option<(Webhook, WebhookFiles)>> {
-    top.get_with("webhook", |field| {
-        let section = field.section(&WEBHOOK)?;
-        let receiver = receiver(&section, upstreams, "/", "/tollgate");
-        let secret = section.must("secret_file", Field::file);
-        let queue = queue(&section, 16 << 20);
-        let keep = section.get_or("keep", DEFAULT_KEEP, Field::duration);
-        let ((upstream, path), (queue, max_queue)) = (receiver?, queue?);
-        Some((Webhook { upstream, path, keep: keep? }, WebhookFiles { secret: secret?, queue, max_queue }))
-    })
+/// The receivers that the file has, each with its files.
+pub(super) struct Receivers {
+    pub(super) webhook: Option<(Webhook, WebhookFiles)>,
+    pub(super) usage_events: Option<(UsageEvents, UsageFiles)>,
+    pub(super) traces: Option<(Traces, TraceFiles)>,
 }
 
-/// Warns of a webhook that never gets a message, because no limit has `warn_at`.
-pub(super) fn warn_if_idle(top: &Section<'_>, warns: bool) {
-    if let Some(field) = top.get("webhook").filter(|_| !warns) {
-        field.warn("is told of keys at the marks of `warn_at`, and no limit has any", None);
-    }
-}
-
-/// The other parts of the file on which usage events depend.
-pub(super) struct UsageEventsContext<'a> {
+/// The other parts of the file on which receivers depend.
+pub(super) struct ReceiversContext<'a> {
     pub(super) upstreams: &'a Names,
     pub(super) plans: &'a Names,
     pub(super) limits: &'a Names,
     pub(super) read_limits: &'a [Option<CheckedLimit>],
-    /// Whether the file names customers.
-    pub(super) customers: bool,
+    pub(super) has_customers: bool,
+    /// Whether the file has trusted proxies.
+    pub(super) has_proxies: bool,
 }
 
-/// Reads `usage_events:`; the inner `None` if it is absent.
-pub(super) fn usage_events(
-    top: &Section<'_>,
-    context: &UsageEventsContext<'_>,
-) -> Option<Option<(UsageEvents, UsageFiles)>> {
-    top.get_with("usage_events", |field| {
-        let section = field.section(&USAGE_EVENTS)?;
-        if !context.customers {
-            let problem = Problem::error(field.key_place(), "tells what customers use, and the file names none");
-            return field.fail(problem.expected("`customers:`, so that callers are known"));
-        }
-        let receiver = receiver(&section, context.upstreams, "/", "/api/v1/events");
-        let token = section.get_with("token_file", Field::file);
-        let source = section.get_or("source", DEFAULT_NAME.to_owned(), |field| {
-            field.parsed("a URI or a part of one, like `https://api.example.com/eu`", source)
-        });
-        let every = section.get_or("every", DEFAULT_EVERY, Field::duration);
-        let limits = section.get_with("limits", |field| summed(field, context));
-        let queue = queue(&section, 64 << 20);
-        let limits = limits?.unwrap_or_else(|| all(context));
-        let name = |(position, name): (usize, &str)| limits.contains(&LimitId(position)).then(|| Arc::from(name));
-        let ((upstream, path), (queue, max_queue)) = (receiver?, queue?);
-        let events = UsageEvents {
-            upstream,
-            path,
-            limits: context.limits.all().enumerate().map(name).collect(),
-            plans: context.plans.all().map(Arc::from).collect(),
-        };
-        Some((events, UsageFiles { token: token?, source: source?, every: every?, queue, max_queue }))
-    })
-}
-
-/// Refuses one queue for usage events and for the webhook.
-pub(super) fn check_queue(top: &Section<'_>, webhook: Option<&WebhookFiles>, usage: Option<&UsageFiles>) {
-    let (Some(webhook), Some(usage)) = (webhook, usage) else { return };
-    if webhook.queue.path == usage.queue.path {
+/// Reads the three sections. Refuses one queue for usage events and for the webhook.
+pub(super) fn read(top: &Section<'_>, context: &ReceiversContext<'_>) -> Option<Receivers> {
+    let webhook = top.get_with("webhook", |field| webhook(field, context.upstreams));
+    let usage_events = top.get_with("usage_events", |field| usage_events(field, context));
+    let traces = top.get_with("traces", |field| traces(field, context));
+    let receivers = Receivers { webhook: webhook?, usage_events: usage_events?, traces: traces? };
+    if let (Some((_, webhook)), Some((_, usage))) = (&receivers.webhook, &receivers.usage_events)
+        && webhook.queue.path == usage.queue.path
+    {
         let problem = Problem::error(usage.queue.place.clone(), "is the queue of the webhook, too");
-        top.field.fail::<()>(problem.found(format!("`{}`", usage.queue.path)).expected("a directory for each"));
+        return top.field.fail(problem.found(format!("`{}`", usage.queue.path)).expected("a directory for each"));
     }
+    Some(receivers)
 }
 
-fn limit<'a>(context: &'a UsageEventsContext<'_>, id: LimitId) -> Option<&'a Limit> {
+fn webhook(field: &Field<'_>, upstreams: &Names) -> Option<(Webhook, WebhookFiles)> {
+    let section = field.section(&WEBHOOK)?;
+    let receiver = receiver(&section, upstreams, "/", "/tollgate");
+    let secret = section.must("secret_file", Field::file);
+    let queue = queue(&section, 16 << 20);
+    let keep = section.get_or("keep", DEFAULT_KEEP, Field::duration);
+    let ((upstream, path), (queue, max_queue)) = (receiver?, queue?);
+    Some((Webhook { upstream, path, keep: keep? }, WebhookFiles { secret: secret?, queue, max_queue }))
+}
+
+fn usage_events(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(UsageEvents, UsageFiles)> {
+    let section = field.section(&USAGE_EVENTS)?;
+    if !context.has_customers {
+        let problem = Problem::error(field.key_place(), "tells what customers use, and the file names none");
+        return field.fail(problem.expected("`customers:`, so that callers are known"));
+    }
+    let receiver = receiver(&section, context.upstreams, "/", "/api/v1/events");
+    let token = section.get_with("token_file", Field::file);
+    let source = section.get_or("source", DEFAULT_NAME.to_owned(), |field| {
+        field.parsed("a URI or a part of one, like `https://api.example.com/eu`", source)
+    });
+    let every = section.get_or("every", DEFAULT_EVERY, Field::duration);
+    let limits = section.get_with("limits", |field| summed(field, context));
+    let queue = queue(&section, 64 << 20);
+    let limits = limits?.unwrap_or_else(|| all(context));
+    let name = |(position, name): (usize, &str)| limits.contains(&LimitId(position)).then(|| Arc::from(name));
+    let ((upstream, path), (queue, max_queue)) = (receiver?, queue?);
+    let events = UsageEvents {
+        upstream,
+        path,
+        limits: context.limits.all().enumerate().map(name).collect(),
+        plans: context.plans.all().map(Arc::from).collect(),
+    };
+    Some((events, UsageFiles { token: token?, source: source?, every: every?, queue, max_queue }))
+}
+
+fn limit<'a>(context: &'a ReceiversContext<'_>, id: LimitId) -> Option<&'a Limit> {
     context.read_limits.get(id.0)?.as_ref()?.limit.as_ref()
 }
 
 /// Reads the limits whose usage is summed.
-fn summed(field: &Field<'_>, context: &UsageEventsContext<'_>) -> Option<Vec<LimitId>> {
+fn summed(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<Vec<LimitId>> {
     let items = field.nonempty_list("a list of names of limits")?;
     let read = |item: &Field<'_>| {
         let id = context.limits.resolve(item).map(LimitId)?;
@@ -149,7 +147,7 @@ fn summed(field: &Field<'_>, context: &UsageEventsContext<'_>) -> Option<Vec<Lim
 }
 
 /// All limits under which requests use up tokens; not those that count running requests.
-fn all(context: &UsageEventsContext<'_>) -> Vec<LimitId> {
+fn all(context: &ReceiversContext<'_>) -> Vec<LimitId> {
     let ids = (0..context.read_limits.len()).map(LimitId);
     ids.filter(|id| limit(context, *id).is_some_and(|limit| !limit.algorithm.holds_slots())).collect()
 }
@@ -163,26 +161,23 @@ fn source(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// Reads `traces:`; the inner `None` if it is absent.
-pub(super) fn traces(top: &Section<'_>, upstreams: &Names, has_proxies: bool) -> Option<Option<(Traces, TraceFiles)>> {
-    top.get_with("traces", |field| {
-        let section = field.section(&TRACES)?;
-        let receiver = receiver(&section, upstreams, "/v1/traces", "/v1/traces");
-        let sample = section.get_or("sample", DEFAULT_SAMPLE, |field| {
-            let share = field.read(scalar::fraction)?;
-            if share == Share(0) && !has_proxies {
-                field.warn("no request has a span: there are no `trusted_proxies` that could ask for one", None);
-            }
-            Some(share)
-        });
-        let token = section.get_with("token_file", Field::file);
-        let service = section
-            .get_or("service", DEFAULT_NAME.to_owned(), |field| field.parsed("a name, like `tollgate-eu`", service));
-        let max_spans = section.get_or("max_spans", DEFAULT_MAX_SPANS, Field::whole);
-        let (upstream, path) = receiver?;
-        let traces = Traces { upstream, path, sample: sample?, max_spans: max_spans? };
-        Some((traces, TraceFiles { token: token?, service: service? }))
-    })
+fn traces(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(Traces, TraceFiles)> {
+    let section = field.section(&TRACES)?;
+    let receiver = receiver(&section, context.upstreams, "/v1/traces", "/v1/traces");
+    let sample = section.get_or("sample", DEFAULT_SAMPLE, |field| {
+        let share = field.read(scalar::fraction)?;
+        if share == Share(0) && !context.has_proxies {
+            field.warn("no request has a span: there are no `trusted_proxies` that could ask for one", None);
+        }
+        Some(share)
+    });
+    let token = section.get_with("token_file", Field::file);
+    let service =
+        section.get_or("service", DEFAULT_NAME.to_owned(), |field| field.parsed("a name, like `tollgate-eu`", service));
+    let max_spans = section.get_or("max_spans", DEFAULT_MAX_SPANS, Field::whole);
+    let (upstream, path) = receiver?;
+    let traces = Traces { upstream, path, sample: sample?, max_spans: max_spans? };
+    Some((traces, TraceFiles { token: token?, service: service? }))
 }
 
 fn service(text: &str) -> Result<String, InvalidValue> {
