@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use pingora::apps::http_app::ServeHttp;
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -73,29 +74,45 @@ const API: &str = "/v1/";
 /// The error of a change that comes when another process takes over.
 const HAS_SUCCESSOR: &str = "another process takes over; send the request again, on a new connection";
 
-/// The path for trying changes of limits on a log.
-const REPLAY: &str = "/v1/replay";
-
-/// The operation on a key that `path` names, if it names one.
-fn verb(path: &str) -> Option<KeyOperation> {
-    path.strip_prefix("/v1/keys/").and_then(KeyOperation::called)
+/// The resource that a path names.
+enum Resource {
+    Customers(Target),
+    Key(KeyOperation),
+    Charge,
+    Replay,
+    Reload,
+    /// A reload for callers without the token.
+    OpenReload,
+    Explain,
+    /// One that is only read, or none.
+    Other,
 }
 
-/// Whether requests for `path` need the token.
-fn takes_token(path: &str) -> bool {
-    let is_change = matches!(path, "/v1/reload" | "/v1/charge" | REPLAY)
-        || verb(path).is_some_and(|verb| verb != KeyOperation::Peek);
-    is_change || Target::of(path).is_some()
-}
-
-/// The methods that `path` accepts, as the `Allow` field lists them.
-fn methods(path: &str) -> &'static str {
-    if let Some(target) = Target::of(path) {
-        return target.methods();
+impl Resource {
+    fn of(path: &str) -> Self {
+        match path {
+            "/v1/keys/peek" => Self::Key(KeyOperation::Peek),
+            "/v1/keys/reset" => Self::Key(KeyOperation::Reset),
+            "/v1/keys/grant" => Self::Key(KeyOperation::Grant),
+            "/v1/keys/unban" => Self::Key(KeyOperation::Unban),
+            "/v1/charge" => Self::Charge,
+            "/v1/replay" => Self::Replay,
+            "/v1/reload" => Self::Reload,
+            "/-/reload" => Self::OpenReload,
+            "/explain" | "/v1/explain" => Self::Explain,
+            _ => Target::of(path).map_or(Self::Other, Self::Customers),
+        }
     }
-    let is_posted = matches!(path, "/-/reload" | "/explain" | "/v1/explain" | "/v1/reload" | "/v1/charge" | REPLAY);
-    let is_posted = is_posted || verb(path).is_some();
-    if is_posted { "POST" } else { "GET, HEAD" }
+
+    /// The methods that the resource accepts, as the `Allow` field lists them, and whether requests need the token.
+    const fn methods_and_token(&self) -> (&'static str, bool) {
+        match self {
+            Self::Customers(target) => (target.methods(), true),
+            Self::Key(KeyOperation::Peek) | Self::OpenReload | Self::Explain => ("POST", false),
+            Self::Key(_) | Self::Charge | Self::Replay | Self::Reload => ("POST", true),
+            Self::Other => ("GET, HEAD", false),
+        }
+    }
 }
 
 /// A response: its status, the content type of its body, and the body.
@@ -117,73 +134,78 @@ impl Admin {
         }
     }
 
-    async fn answer(&self, session: &mut ServerSession) -> PlainResponse {
+    async fn answer(&self, resource: Resource, session: &mut ServerSession) -> PlainResponse {
         let head = session.req_header();
-        let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-        let is_for_browsers = path.starts_with(API) || page_file(&path).is_some();
+        let (method, path) = (&head.method, head.uri.path());
+        let is_for_browsers = path.starts_with(API) || page_file(path).is_some();
         if let Err(refused) = self.records.access.check_site(head, is_for_browsers) {
             return refused;
         }
-        if let Some(refused) = Target::refused_path(&path) {
+        if let (Resource::Other, Some(refused)) = (&resource, Target::refused_path(path)) {
             return refused;
         }
-        let methods = methods(&path);
-        if !methods.split(", ").any(|served| method == served) {
+        let (methods, needs_token) = resource.methods_and_token();
+        if !methods.split(", ").any(|served| *method == served) {
             let message = format!("{method} is not served here, only {methods}");
-            return refusal(&path, StatusCode::METHOD_NOT_ALLOWED, &message);
+            return refusal(path, StatusCode::METHOD_NOT_ALLOWED, &message);
         }
-        if takes_token(&path) {
-            return self.authorized(&path, session).await;
+        if needs_token {
+            return self.authorized(resource, session).await;
         }
-        match read_body(session).await {
-            Ok(body) => self.done(&path, &body).await.0,
-            Err(refused) => refused,
-        }
+        let body = read_body(session).await;
+        self.done(resource, session.req_header(), body, None).await
     }
 
     /// Serves a request that needs the token. The audit log gets changes (not charges or replays) and unauthorized requests.
-    async fn authorized(&self, path: &str, session: &mut ServerSession) -> PlainResponse {
+    async fn authorized(&self, resource: Resource, session: &mut ServerSession) -> PlainResponse {
         let attempt = ChangeAttempt::of(session);
         let head = session.req_header();
         if let Err(refused) = self.records.access.check_token(head) {
             self.audit.note_unauthorized(&attempt);
             return refused;
         }
-        let changes_state = !matches!(head.method, Method::GET | Method::HEAD) && path != REPLAY;
-        let is_change = changes_state && path != "/v1/charge";
+        let is_read = matches!(head.method, Method::GET | Method::HEAD);
+        let changes_state = !is_read && !matches!(resource, Resource::Replay);
+        let is_change = changes_state && !matches!(resource, Resource::Charge);
         if is_change && let Err(reason) = self.audit.check() {
             return failure(StatusCode::SERVICE_UNAVAILABLE, &reason);
         }
-        let mut note = is_change.then(|| NoteOnDrop::new(Arc::clone(&self.audit), attempt));
-        let (response, mut change) = match (read_body(session).await, Target::of(path)) {
+        let note = is_change.then(|| NoteOnDrop::new(Arc::clone(&self.audit), attempt));
+        let mut body = read_body(session).await;
+        // after the body, which may take longer than the other process to take over
+        if changes_state && body.is_ok() && self.gateway.traffic.lifecycle.has_successor() {
+            session.set_keepalive(None);
+            body = Err(failure(StatusCode::SERVICE_UNAVAILABLE, HAS_SUCCESSOR));
+        }
+        self.done(resource, session.req_header(), body, note).await
+    }
+
+    /// Serves a request whose body was read or refused. A change has a `note` for the audit log.
+    async fn done(
+        &self,
+        resource: Resource,
+        head: &RequestHeader,
+        body: Result<Vec<u8>, PlainResponse>,
+        note: Option<NoteOnDrop>,
+    ) -> PlainResponse {
+        let (response, mut change) = match (body, resource) {
             (Err(refused), _) => (refused, Value::Null),
-            // after the body, which may take longer than the other process to take over
-            (Ok(_), _) if changes_state && self.gateway.traffic.lifecycle.has_successor() => {
-                session.set_keepalive(None);
-                (failure(StatusCode::SERVICE_UNAVAILABLE, HAS_SUCCESSOR), Value::Null)
+            (Ok(body), Resource::Customers(target)) => return self.customers(target, head, &body, note).await,
+            (Ok(body), Resource::Key(operation)) => keys::answer(&self.gateway, operation, &body).await,
+            (Ok(body), Resource::Charge) => (keys::charge(&self.gateway, &body).await, Value::Null),
+            (Ok(body), Resource::Replay) => {
+                (self.replays.answer(self.records.access.replays(), &body).await, Value::Null)
             }
-            (Ok(body), Some(target)) => return self.customers(target, session.req_header(), &body, note).await,
-            (Ok(body), None) => self.done(path, &body).await,
+            (Ok(_), Resource::Reload | Resource::OpenReload) => (self.reload().await, Value::Null),
+            (Ok(body), Resource::Explain) => (self.explain(&body).await, Value::Null),
+            (Ok(_), Resource::Other) => (self.shown(head.uri.path()), Value::Null),
         };
-        if let Some(note) = &mut note {
+        if let Some(mut note) = note {
             let result = if response.0.is_success() { "done" } else { "refused" };
             change["status"] = json!(response.0.as_u16());
             note.outcome = (result, change);
         }
         response
-    }
-
-    /// Serves a request. Returns also the change of a key for the audit log, null if there is none.
-    async fn done(&self, path: &str, body: &[u8]) -> (PlainResponse, Value) {
-        let response = match (path, verb(path)) {
-            ("/-/reload" | "/v1/reload", _) => self.reload().await,
-            ("/explain" | "/v1/explain", _) => self.explain(body).await,
-            ("/v1/charge", _) => keys::charge(&self.gateway, body).await,
-            (REPLAY, _) => self.replays.answer(self.records.access.replays(), body).await,
-            (_, Some(verb)) => return keys::answer(&self.gateway, verb, body).await,
-            (path, None) => self.shown(path),
-        };
-        (response, Value::Null)
     }
 
     fn phase(&self) -> Phase {
@@ -351,8 +373,9 @@ const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let is_head = session.req_header().method == Method::HEAD;
-        let methods = methods(session.req_header().uri.path());
-        let (status, content_type, body) = self.answer(session).await;
+        let resource = Resource::of(session.req_header().uri.path());
+        let (methods, _) = resource.methods_and_token();
+        let (status, content_type, body) = self.answer(resource, session).await;
         // a response to HEAD has the length of the response to GET (RFC 9110, section 8.6)
         let length = HeaderValue::from(body.len());
         let body = if is_head { String::new() } else { body };

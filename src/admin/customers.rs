@@ -70,9 +70,9 @@ impl Target {
         Some(Self::Of(customer, of))
     }
 
-    /// The response to a request for a path under `/v1/customers/` that names no resource.
+    /// The response to a request for `path`, which names no resource, if it is under `/v1/customers/`.
     pub(super) fn refused_path(path: &str) -> Option<PlainResponse> {
-        let rest = path.strip_prefix("/v1/customers/").filter(|_| Self::of(path).is_none())?;
+        let rest = path.strip_prefix("/v1/customers/")?;
         let name = percent_decode_str(rest.split('/').next()?).decode_utf8().unwrap_or_default();
         Some(match name.trim() == name {
             true => failure(StatusCode::NOT_FOUND, PATHS),

@@ -18,22 +18,9 @@ pub(super) enum KeyOperation {
     Unban,
 }
 
-impl KeyOperation {
-    /// The operation that the last part of the path names.
-    pub(super) fn called(name: &str) -> Option<Self> {
-        match name {
-            "peek" => Some(Self::Peek),
-            "reset" => Some(Self::Reset),
-            "grant" => Some(Self::Grant),
-            "unban" => Some(Self::Unban),
-            _ => None,
-        }
-    }
-}
-
 /// Does the operation on the key that `body` names. Returns also the change for the audit log, null if there is none.
-pub(super) async fn answer(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> (PlainResponse, Value) {
-    done(gateway, verb, body).await.unwrap_or_else(|bad| (refused(&bad), Value::Null))
+pub(super) async fn answer(gateway: &Gateway, operation: KeyOperation, body: &[u8]) -> (PlainResponse, Value) {
+    done(gateway, operation, body).await.unwrap_or_else(|bad| (refused(&bad), Value::Null))
 }
 
 /// Charges or refunds the tokens that `body` lists.
@@ -66,9 +53,13 @@ fn not_done(unamended: &AmendError) -> PlainResponse {
     }
 }
 
-async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<(PlainResponse, Value), KeyQuestionError> {
+async fn done(
+    gateway: &Gateway,
+    operation: KeyOperation,
+    body: &[u8],
+) -> Result<(PlainResponse, Value), KeyQuestionError> {
     let question = KeyQuestion::from_json(body)?;
-    let amendment = match verb {
+    let amendment = match operation {
         KeyOperation::Peek => return Ok((pretty_json(&question.peek(gateway).await?), Value::Null)),
         KeyOperation::Unban => {
             return Ok(match question.unban(gateway).await? {
