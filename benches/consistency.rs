@@ -12,7 +12,7 @@ use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
 use tollgate::charge::{Charge, Consistency, Enforcement, Mode, RuleRef, Sharing};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::redis_client::{Credentials, Servers};
-use tollgate::store::shared::Settings;
+use tollgate::store::shared::StoreSettings;
 use tollgate::store::{Binding, LimitSpec, LocalStore, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
@@ -45,7 +45,7 @@ struct Subject {
 impl Subject {
     fn new(server: &server::Server) -> Self {
         let clock = Arc::new(SystemClock::new());
-        let settings = Settings {
+        let settings = StoreSettings {
             servers: Servers::at("127.0.0.1", server.port),
             credentials: Credentials::default(),
             prefix: "bench:".to_owned(),

@@ -32,7 +32,7 @@ pub mod wire;
 pub use corrections::Correction;
 use corrections::LocalCorrections;
 pub use handshake::Secret;
-pub use peer::{Observer, Outcome, Peer, PeerReceipt};
+pub use peer::{Outcome, Peer, PeerObserver, PeerReceipt};
 pub use platform::{OsPlatform, Platform, Stream};
 pub use report::{PeerReport, Report};
 pub use session::{PeerCharge, WireRule};
@@ -56,7 +56,7 @@ use self::peer::PeerContext;
 use self::processes::Processes;
 use self::ring::Member;
 use self::serve::PeerServer;
-use self::settings::{Peers, Settings};
+use self::settings::{ClusterSettings, Peers};
 use self::state_service::StateService;
 use self::view::View;
 use crate::clock::Clock;
@@ -123,13 +123,13 @@ impl Cluster {
     /// This gateway's side. It knows no other gateway until [`Cluster::run`] runs. `threads` is how many
     /// threads send requests.
     pub fn new(
-        settings: &Settings,
+        settings: &ClusterSettings,
         threads: usize,
         clock: Arc<dyn Clock>,
         platform: Arc<dyn Platform>,
-        observer: Observer,
+        observer: PeerObserver,
     ) -> Arc<Self> {
-        let Settings { own: address, peers, secret, founding, timeout, .. } = settings;
+        let ClusterSettings { own: address, peers, secret, founding, timeout, .. } = settings;
         let listed = match peers {
             Peers::Listed(members) => members.as_slice(),
             Peers::Named(_) => &[],

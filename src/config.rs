@@ -16,7 +16,6 @@ use crate::ruleset::{
 mod access;
 mod ban;
 mod candidate;
-mod change;
 mod cluster;
 mod cost;
 mod customers;
@@ -54,18 +53,18 @@ mod spec;
 mod state;
 mod store;
 mod terms;
+mod trial_setting;
 mod unneeded;
 mod upstreams;
 mod values;
 mod warn_at;
 mod words;
 
-pub use change::Change;
 pub use cluster::Cluster;
 pub use customers::{DirectorySource, HttpLookup, LookupCacheSettings, PostgresQuery, PostgresStatement, RedisHash};
 pub use document::{Excerpt, ExcerptSource, MAX_BYTES};
 pub use identify::{Jwks, JwksAddress, JwksSource, PublishedJwks};
-pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
+pub use listeners::{CertificateFiles, ClientCertificateSettings, Listener, ListenerTls, Server};
 pub use operators::Operators;
 pub use overrides::ConfiguredOverrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
@@ -73,8 +72,9 @@ pub use receivers::{TraceFiles, UsageFiles, WebhookFiles};
 pub use section_values::{SectionValues, section_values};
 pub use shape::{ConfigText, IncludedFile, included_files};
 pub use spec::{LimitSpec, PlanSpec};
-pub use state::StateFile;
+pub use state::StateSettings;
 pub use store::{ClientTls, RedisStore, Secret};
+pub use trial_setting::TrialSetting;
 pub use upstreams::UpstreamTls;
 pub use values::NamedFile;
 pub(crate) use values::check_name;
@@ -112,7 +112,7 @@ pub struct LoadedConfig {
     /// The keys that tokens are verified with, if the file accepts tokens.
     pub jwks: Option<Jwks>,
     /// The file that keeps limit states over restarts, if the file names one.
-    pub state: Option<StateFile>,
+    pub state: Option<StateSettings>,
     /// The cluster that keeps sticky limits, if several gateways form one.
     pub cluster: Option<Cluster>,
     /// The secret and the queue of the webhook, if the file has a webhook.

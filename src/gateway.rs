@@ -50,7 +50,7 @@ use crate::clock::Clock;
 use crate::fields::Fields;
 use crate::http::head::{HeadBounds, RequestHead, ResponseHead, Version};
 use crate::http::listener::{ListenerConfig, Peer};
-use crate::http::service::{ConnectError, Exchange, Failure, Response, Service, Settings, Timing};
+use crate::http::service::{ConnectError, ConnectionSettings, Exchange, Failure, Response, Service, Timing};
 use crate::http::traffic::Traffic;
 use crate::http::upstream::{Destination, OutgoingRequest};
 use crate::panics::failpoint;
@@ -156,14 +156,14 @@ impl std::ops::Deref for WorkerGateway {
 impl Service for WorkerGateway {
     type Exchange = RequestContext;
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> ConnectionSettings {
         let active = self.config();
         let (head, connections) = (&active.ruleset.request_head, &active.ruleset.connections);
         let first_line = head.max_target.saturating_add(REQUEST_LINE_OVERHEAD);
         // over HTTP/2 the target and the host are fields; a request that is slightly over the bounds still gets a response
         let overhead = head.max_headers.saturating_mul(FIELD_OVERHEAD).saturating_add(FIELD_OVERHEAD);
         let list = head.max_headers_total.saturating_add(overhead).saturating_add(head.max_target);
-        Settings {
+        ConnectionSettings {
             head: HeadBounds { first_line, fields: head.max_headers_total },
             head_timeout: head.timeout,
             max_list: u32::try_from(list).unwrap_or(u32::MAX),

@@ -41,7 +41,7 @@ use self::descriptors::{FdBudget, MOST_ADMIN, Needs};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
 use self::listen::{AcceptsUntil, AppListener};
-use self::reload::{ConfigSource, LoadedConfig, Reloader};
+use self::reload::{ConfigSource, GatewayParts, Reloader};
 use self::senders::{SenderSettings, Senders};
 use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{OwnedSocketFiles, Socket};
@@ -56,7 +56,7 @@ use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Records};
 use crate::clock::{Clock, SystemClock};
-use crate::cluster::{Cluster, Observer as PeerObserver, OsPlatform};
+use crate::cluster::{Cluster, OsPlatform, PeerObserver};
 use crate::customers::source::Refresher;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::bans::Bans;
@@ -68,7 +68,7 @@ use crate::gateway::{Gateway, GatewayState};
 use crate::lifecycle::Phase;
 use crate::ruleset::key::KeyHasher;
 use crate::ruleset::{Endpoint, SocketPath};
-use crate::store::shared::{CallResult, Observer, Operation};
+use crate::store::shared::{CallObserver, CallResult, Operation};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::history::History;
 use crate::telemetry::{ClusterMetrics, DenialRecorder, StoreMetrics, Telemetry};
@@ -78,7 +78,7 @@ pub struct Setup {
     /// The signals that wait until the gateway serves.
     pub signals: HeldSignals,
     /// The configuration, compiled.
-    pub parts: LoadedConfig,
+    pub parts: GatewayParts,
     /// The source of the configuration, for reloads; `None` if it cannot change.
     pub origin: Option<ConfigSource>,
     /// The address of the sample upstream, if this process serves it.
@@ -150,7 +150,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
     disable_huge_pages();
     let Setup { signals, parts, origin, sample } = setup;
-    let LoadedConfig {
+    let GatewayParts {
         listeners: clients,
         admin: operators,
         workers,
@@ -287,7 +287,7 @@ fn recover(
     RestoredState::from_predecessor(state, seed).map_err(StartError::predecessor)
 }
 
-fn calls_counted_by(metrics: StoreMetrics) -> Observer {
+fn calls_counted_by(metrics: StoreMetrics) -> CallObserver {
     metrics.expect(&Operation::ALL.map(Operation::as_str), &CallResult::ALL.map(CallResult::as_str));
     Box::new(move |call| {
         metrics.called(call.operation.as_str(), call.result.as_str(), call.took);

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::cli::simulate::values::duration;
 use crate::cli::source;
 use crate::cli::unwritten;
-use crate::config::{Change, nearest};
+use crate::config::{TrialSetting, nearest};
 use crate::replay::decisions::DecisionWriter;
 use crate::replay::fields::{Mapping, WantedFields};
 use crate::replay::play::{Player, RulesetRun, SecondPlacement};
@@ -40,7 +40,7 @@ pub struct ReplayArgs {
     /// A setting of a limit to try in place of the one in FILE; may be given several times. Without --against, the
     /// replay compares with the unchanged FILE
     #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub changes: Vec<Change>,
+    pub changes: Vec<TrialSetting>,
     /// Access logs in common or combined log format or as JSON lines, gzip or not; `-` is standard input
     #[arg(value_name = "ACCESS_LOG", required = true)]
     pub logs: Vec<PathBuf>,
@@ -268,7 +268,7 @@ fn play<W: Write>(
     played
 }
 
-fn open_rules(args: &ReplayArgs, path: &Path, changes: &[Change]) -> Result<ReplayRules, Box<dyn Error>> {
+fn open_rules(args: &ReplayArgs, path: &Path, changes: &[TrialSetting]) -> Result<ReplayRules, Box<dyn Error>> {
     let CompiledConfig { ruleset, directory, groups, tokens, .. } = source::open_changed(path, changes)?.parts.rules;
     let plan = |name: &String| {
         let position = ruleset.plans.iter().position(|plan| plan == name);

@@ -4,10 +4,10 @@ use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cluster::settings::Settings as ClusterSettings;
+use crate::cluster::settings::ClusterSettings;
 use crate::config::{
-    self, Change, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, LoadedConfig, Mark,
-    NamedFile, Place, Problem, Problems, Server, UpstreamTls, Warning,
+    self, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, LoadedConfig, Mark,
+    NamedFile, Place, Problem, Problems, Server, StateSettings, TrialSetting, UpstreamTls, Warning,
 };
 use crate::customers::Directory;
 use crate::customers::directory::GroupTable;
@@ -16,7 +16,7 @@ use crate::gateway::upstream::TlsConnector;
 use crate::redis_client::Servers;
 use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, FdBudget, Needs};
-use crate::runtime::reload::{self, CompiledConfig};
+use crate::runtime::reload::{CompiledConfig, GatewayParts};
 use crate::runtime::state::StateFile;
 
 mod cluster;
@@ -38,13 +38,13 @@ use store::OpenStore;
 #[derive(Debug)]
 pub struct Source {
     /// The parts of a gateway.
-    pub parts: reload::LoadedConfig,
+    pub parts: GatewayParts,
     /// The settings that cannot change while a gateway runs.
     pub fixed: FixedSettings,
     /// The source of the customer directory, if the configuration names one.
     pub directory: Option<DirectorySource>,
     /// The file that keeps limit states over restarts, if the configuration names one.
-    pub state: Option<config::StateFile>,
+    pub state: Option<StateSettings>,
     /// The reader of the overrides in the rows of the directory.
     pub overrides: ConfiguredOverrides,
     /// Warnings about the configuration and its files.
@@ -58,7 +58,7 @@ pub struct Source {
 pub struct SourceText {
     text: String,
     included: Vec<IncludedFile>,
-    changes: Vec<Change>,
+    changes: Vec<TrialSetting>,
 }
 
 impl SourceText {
@@ -88,7 +88,7 @@ impl<'t> From<&'t SourceText> for ConfigText<'t> {
 #[derive(Debug, Default)]
 pub struct ReloadCache {
     /// Settings that are tried in place of those of the files.
-    changes: Vec<Change>,
+    changes: Vec<TrialSetting>,
     /// The settings in force that cannot change; `None` before the first reading.
     fixed: Option<FixedSettings>,
     directory: Option<directory::OpenDirectory>,
@@ -121,7 +121,7 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 }
 
 /// As [`open`], with `changes` in place of the settings in the files.
-pub fn open_changed(path: &Path, changes: &[Change]) -> Result<Source, Problems> {
+pub fn open_changed(path: &Path, changes: &[TrialSetting]) -> Result<Source, Problems> {
     let mut kept = ReloadCache { changes: changes.to_vec(), ..ReloadCache::default() };
     open_again(path, &mut kept, &mut Vec::new())
 }
@@ -201,7 +201,7 @@ fn read_parts(
     let fixed = FixedSettings { server, store, cluster };
     kept.fixed = Some(fixed.clone());
     let state = loaded.state.as_ref();
-    let parts = reload::LoadedConfig {
+    let parts = GatewayParts {
         listeners,
         admin: fixed.server.admin,
         workers: fixed.server.workers.unwrap_or_else(descriptors::workers),

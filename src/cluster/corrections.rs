@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::session::{PeerCharge, Question, ReplyCallback, Session};
-use super::wire::{Ask, Change};
+use super::wire::{Ask, PeerCorrection};
 use crate::algorithm::Completion;
 use crate::panics::{Panicked, catch_panic};
 use crate::units::Nanos;
@@ -174,12 +174,12 @@ impl Correction {
     }
 
     /// The correction as a message to a gateway that knows the parameters by the number `rule`.
-    pub(super) fn change(&self, rule: u32) -> Change {
+    pub(super) fn change(&self, rule: u32) -> PeerCorrection {
         let PeerCharge { key, cost, slot, .. } = *self.part();
         match *self {
-            Self::Refund { full_at, .. } => Change::Refund { rule, key, cost, full_at },
-            Self::Debit(_) => Change::Debit { rule, key, cost },
-            Self::Complete(_, end) => Change::Complete { rule, key, slot, end },
+            Self::Refund { full_at, .. } => PeerCorrection::Refund { rule, key, cost, full_at },
+            Self::Debit(_) => PeerCorrection::Debit { rule, key, cost },
+            Self::Complete(_, end) => PeerCorrection::Complete { rule, key, slot, end },
         }
     }
 

@@ -24,7 +24,7 @@ use crate::stripes::thread_number;
 use crate::units::Nanos;
 
 /// Called for every request for charges, with the gateway, the outcome and how long it took.
-pub type Observer = Box<dyn Fn(SocketAddr, Outcome, Nanos) + Send + Sync>;
+pub type PeerObserver = Box<dyn Fn(SocketAddr, Outcome, Nanos) + Send + Sync>;
 
 /// The outcome of a request for charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(super) struct PeerContext {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) platform: Arc<dyn Platform>,
     pub(super) timeout: Nanos,
-    pub(super) observer: Observer,
+    pub(super) observer: PeerObserver,
     /// The hash of the ring that this gateway sees.
     pub(super) ring: Arc<AtomicU64>,
     /// How many threads send requests.

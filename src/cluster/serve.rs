@@ -20,7 +20,7 @@ use super::processes::GONE_AFTER;
 use super::ring::RingHash;
 use super::session::Outgoing;
 use super::state_service::{ChargeError, PeerSession, StateService};
-use super::wire::{Answer, Ask, Change, ChargeRequest, Items, LimitIdentity};
+use super::wire::{Answer, Ask, ChargeRequest, Items, LimitIdentity, PeerCorrection};
 use crate::units::{LimitKey, Nanos};
 
 /// The server for the requests of other gateways.
@@ -302,7 +302,7 @@ enum Later {
 enum Work {
     /// The charges, and whether to decide even about keys that other gateways own.
     Charge(Vec<ChargeRequest>, bool),
-    Change(Change),
+    Change(PeerCorrection),
 }
 
 impl Work {
@@ -310,10 +310,10 @@ impl Work {
     fn keys(&self) -> SmallVec<[(u32, LimitKey); 4]> {
         match self {
             Self::Charge(wanted, _) => wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect(),
-            Self::Change(Change::Refund { rule, key, .. } | Change::Debit { rule, key, .. }) => {
+            Self::Change(PeerCorrection::Refund { rule, key, .. } | PeerCorrection::Debit { rule, key, .. }) => {
                 SmallVec::from_slice(&[(*rule, *key)])
             }
-            Self::Change(Change::Complete { .. }) => SmallVec::new(),
+            Self::Change(PeerCorrection::Complete { .. }) => SmallVec::new(),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::units::Nanos;
 
 /// The settings of one gateway of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ClusterSettings {
     /// The address at which other gateways reach this gateway, which is also its name. Cannot change.
     pub own: SocketAddr,
     /// The address on which it listens for them. Cannot change.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::migration::{ImportCounts, StoreCursor};
 use super::peer::Peer;
-use super::wire::{Change, ChargeReply, ChargeRequest, LimitIdentity, StateBatch};
+use super::wire::{ChargeReply, ChargeRequest, LimitIdentity, PeerCorrection, StateBatch};
 use crate::algorithm::Parameters;
 use crate::units::{LimitKey, Nanos};
 
@@ -77,5 +77,6 @@ pub trait PeerSession: Send + Sync {
     ) -> Result<Vec<ChargeReply>, ChargeError>;
 
     /// Makes `change`. `may_have_moved` says whether another gateway may have the state if it is missing.
-    fn change(&self, change: &Change, may_have_moved: &dyn Fn() -> bool, now: Nanos) -> Result<(), ChargeError>;
+    fn change(&self, change: &PeerCorrection, may_have_moved: &dyn Fn() -> bool, now: Nanos)
+    -> Result<(), ChargeError>;
 }

@@ -112,14 +112,14 @@ mod tests {
     use super::*;
     use crate::clock::SystemClock;
     use crate::cluster::ring::Member;
-    use crate::cluster::settings::{Peers, Settings};
+    use crate::cluster::settings::{ClusterSettings, Peers};
     use crate::cluster::{OsPlatform, Secret};
 
     #[test]
     fn corrections_lost_for_a_gateway_stay_counted_when_it_is_taken_off_the_list() {
         let [own, other] = [1, 2].map(|last| SocketAddr::from(([10, 0, 0, last], 7946)));
         let members = [own, other].map(|address| Member { address, weight: 1 });
-        let settings = Settings {
+        let settings = ClusterSettings {
             own,
             listen: own,
             peers: Peers::Listed(members.to_vec()),

@@ -91,7 +91,7 @@ pub enum Ask {
         /// The same number for each repetition, and a different one for every other change of the asking process.
         number: u64,
         /// The correction.
-        change: Change,
+        change: PeerCorrection,
     },
     /// Says that the asker is alive. Answered with [`Answer::Heartbeat`].
     Heartbeat(Heartbeat),
@@ -196,7 +196,7 @@ pub struct ChargeReply {
 
 /// A correction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Change {
+pub enum PeerCorrection {
     /// Refunds a charge.
     Refund {
         /// The number of the parameters in this connection.

@@ -72,7 +72,7 @@ pub struct ListenerTls {
     /// At least one. Clients that ask for no name, or for a name that no certificate has, get the first certificate.
     pub certificates: Vec<CertificateFiles>,
     /// The settings for client certificates; `None` where the listener asks for none.
-    pub client_certificates: Option<ClientCertificates>,
+    pub client_certificates: Option<ClientCertificateSettings>,
     /// Whether the listener speaks TLS 1.2 beside 1.3.
     pub allows_1_2: bool,
 }
@@ -88,7 +88,7 @@ pub struct CertificateFiles {
 
 /// The settings for client certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientCertificates {
+pub struct ClientCertificateSettings {
     /// The authorities whose client certificates the listener accepts.
     pub ca: NamedFile,
     /// Whether the listener refuses a client without a certificate.
@@ -232,11 +232,11 @@ fn certificate(field: &Field<'_>) -> Option<CertificateFiles> {
     Some(CertificateFiles { cert: cert?, key: key? })
 }
 
-fn client_certificates(field: &Field<'_>) -> Option<ClientCertificates> {
+fn client_certificates(field: &Field<'_>) -> Option<ClientCertificateSettings> {
     let section = field.section(&CLIENT_CERTIFICATES)?;
     let ca = section.must("ca", Field::file);
     let required = section.get_or("required", true, Field::flag);
-    Some(ClientCertificates { ca: ca?, required: required? })
+    Some(ClientCertificateSettings { ca: ca?, required: required? })
 }
 
 fn mode(field: &Field<'_>) -> Option<u32> {

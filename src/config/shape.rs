@@ -7,13 +7,13 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::algorithm::AlgorithmName;
-use crate::config::change::{self, Change};
 use crate::config::document::{self, Content, Entry, YamlNode};
 use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Problem};
 use crate::config::read::{Field, ReadContext, Section, all_or_none};
 use crate::config::settings::{FILE, Kind, WINDOW};
+use crate::config::trial_setting::{self, TrialSetting};
 use crate::config::values::{NamedFile, named_file};
 use crate::config::{scalar, words};
 
@@ -28,7 +28,7 @@ pub struct ConfigText<'t> {
     /// The included files, in the order in which they are read.
     pub included: &'t [IncludedFile],
     /// Settings that replace those of the files for a trial.
-    pub changes: &'t [Change],
+    pub changes: &'t [TrialSetting],
 }
 
 /// A file that a configuration includes.
@@ -56,7 +56,7 @@ impl ConfigText<'_> {
     /// No findings yet, for the configuration `file` and its included files.
     pub(super) fn findings(self, file: &str) -> Findings {
         let included = self.included.iter().map(|included| included.name.as_str());
-        Findings::of([file].into_iter().chain(included).chain(self.changes.iter().map(|_| change::NAME)))
+        Findings::of([file].into_iter().chain(included).chain(self.changes.iter().map(|_| trial_setting::NAME)))
     }
 }
 
@@ -98,7 +98,7 @@ struct Groups<'e> {
 
 /// Parses a configuration, writes it out and applies the changes.
 pub(super) fn document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
-    change::apply(
+    trial_setting::apply(
         expand_document(text, context)?,
         text.changes,
         text.included.len().saturating_add(1),

@@ -67,7 +67,7 @@ pub struct SourceStatus {
 }
 
 /// Called after every attempt; the argument is whether it succeeded.
-pub type Observer = Box<dyn Fn(bool) + Send + Sync>;
+pub type RefreshObserver = Box<dyn Fn(bool) + Send + Sync>;
 
 /// Refreshes a source in the background.
 pub struct Refresher {
@@ -75,7 +75,7 @@ pub struct Refresher {
     /// Notified when the source may have new data.
     hint: Arc<Notify>,
     status: watch::Sender<SourceStatus>,
-    observer: OnceLock<Observer>,
+    observer: OnceLock<RefreshObserver>,
     /// The start of the last attempt.
     began: AtomicU64,
     schedule: Mutex<Schedule>,
@@ -121,7 +121,7 @@ impl Refresher {
     }
 
     /// Calls `observer` after every attempt from here on; the first observer stays.
-    pub fn observe(&self, observer: Observer) {
+    pub fn observe(&self, observer: RefreshObserver) {
         drop(self.observer.set(observer));
     }
 

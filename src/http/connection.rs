@@ -17,7 +17,7 @@ use super::limiter::ConnectionPermit;
 use super::listener::{Peer, Protocol, ReadyConnection, prepare_connection};
 use super::pace::BodyRateCredit;
 use super::presence::{ConnectionTracker, Interrupted, LINGER};
-use super::service::{Exchange, Failure, Service, Settings};
+use super::service::{ConnectionSettings, Exchange, Failure, Service};
 use super::socket::RawSocket;
 use super::syntax::Refused;
 use super::timer::Timer;
@@ -78,7 +78,7 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
 fn admit<S: Service>(
     worker: &Worker<S>,
     permit: &mut ConnectionPermit,
-    settings: Settings,
+    settings: ConnectionSettings,
     address: Option<std::net::IpAddr>,
 ) -> io::Result<()> {
     let Some(address) = address else { return Ok(()) };

@@ -23,7 +23,7 @@ use super::frames::FrameTracker;
 use super::head::{RequestHead, Version, content_length};
 use super::listener::Peer;
 use super::presence::{ConnectionTracker, LINGER};
-use super::service::{Exchange, Failure, Service, Settings};
+use super::service::{ConnectionSettings, Exchange, Failure, Service};
 use super::socket::Socket;
 use super::syntax::Refused;
 use super::timer::{Timer, WorkerClock};
@@ -226,7 +226,7 @@ impl<S: Service> Http2Connection<'_, S> {
 }
 
 /// The limits on what a client may do with its connection.
-fn options(settings: Settings) -> Builder {
+fn options(settings: ConnectionSettings) -> Builder {
     let mut options = Builder::new();
     options
         .max_concurrent_streams(MAX_STREAMS)

@@ -22,7 +22,7 @@ pub trait Service: 'static {
     type Exchange: Exchange;
 
     /// The settings of client connections that are in force now.
-    fn settings(&self) -> Settings;
+    fn settings(&self) -> ConnectionSettings;
 
     /// Drops a configuration that is no longer in force. Called about once in a second.
     fn refresh(&self);
@@ -106,7 +106,7 @@ pub trait Exchange {
 
 /// The settings of client connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ConnectionSettings {
     /// The maximum size of a head.
     pub head: HeadBounds,
     /// How long a head may take to arrive.

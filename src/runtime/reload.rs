@@ -25,7 +25,7 @@ pub use crate::admin::access::{AccessRules, Token};
 use crate::admin::reloads::{ReloadAttempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
 pub use crate::admin::replays::ReplaySettings;
 use crate::clock::Clock;
-use crate::cluster::settings::Settings as ClusterSettings;
+use crate::cluster::settings::ClusterSettings;
 use crate::customers::source::{self, Refresher};
 use crate::files::{FileVersion, Fingerprint};
 use crate::gateway::Gateway;
@@ -36,7 +36,7 @@ use crate::panics::{Panicked, catch_panic, failpoint};
 use crate::ruleset::Endpoint;
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes;
-pub use crate::store::shared::{KeySecret, Settings as StoreSettings};
+pub use crate::store::shared::{KeySecret, StoreSettings};
 use crate::telemetry::Telemetry;
 use crate::telemetry::history::History;
 use crate::units::Nanos;
@@ -51,7 +51,7 @@ const FIRST_FETCH_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// The parts of a configuration, read completely.
 #[derive(Debug)]
-pub struct LoadedConfig {
+pub struct GatewayParts {
     /// The addresses for clients, in the order of `rules.listeners`.
     pub listeners: Vec<Endpoint>,
     /// The address for operators.
@@ -80,7 +80,7 @@ pub struct LoadResult {
     /// Every file that was read for it or could not be read; these files are watched.
     pub files: Vec<FileVersion>,
     /// The configuration, or all its errors.
-    pub outcome: Result<LoadedConfig, Vec<String>>,
+    pub outcome: Result<GatewayParts, Vec<String>>,
 }
 
 /// The way to read a configuration.
@@ -261,7 +261,7 @@ impl Reloader {
         }
     }
 
-    async fn load(&mut self) -> Result<LoadedConfig, Vec<String>> {
+    async fn load(&mut self) -> Result<GatewayParts, Vec<String>> {
         let Some(loader) = self.loader.clone() else {
             return Err(vec!["this gateway has its configuration built in; there is nothing to reload".to_owned()]);
         };
@@ -283,8 +283,8 @@ impl Reloader {
         outcome
     }
 
-    async fn apply(&mut self, parts: LoadedConfig) -> ReloadOutcome {
-        let LoadedConfig { rules, state, store, cluster, access, senders, .. } = parts;
+    async fn apply(&mut self, parts: GatewayParts) -> ReloadOutcome {
+        let GatewayParts { rules, state, store, cluster, access, senders, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
         resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry, &gateway.clock).await;

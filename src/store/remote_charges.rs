@@ -11,7 +11,7 @@ use crate::charge::{Charge, Enforcement, RuleRef, Slot};
 use crate::cluster::Peer;
 use crate::cluster::migration::{ImportCounts, StoreCursor};
 use crate::cluster::state_service::{ChargeError, PeerSession, StateService};
-use crate::cluster::wire::{Change, ChargeReply, ChargeRequest, LimitIdentity, StateBatch};
+use crate::cluster::wire::{ChargeReply, ChargeRequest, LimitIdentity, PeerCorrection, StateBatch};
 use crate::store::local::{Binding, StateElsewhere, is_overflow};
 use crate::store::{LimitSpec, Store};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -199,22 +199,27 @@ impl PeerSession for RemoteCharges {
         Ok(replies.collect())
     }
 
-    fn change(&self, change: &Change, may_have_moved: &dyn Fn() -> bool, now: Nanos) -> Result<(), ChargeError> {
+    fn change(
+        &self,
+        change: &PeerCorrection,
+        may_have_moved: &dyn Fn() -> bool,
+        now: Nanos,
+    ) -> Result<(), ChargeError> {
         let (local, limits) = (&self.store.local, self.limits.read());
         let charge_of = |rule, key, cost| {
             limits.charge_of(rule, key, cost, Enforcement::DEFAULT).ok_or(ChargeError::UnknownParameters)
         };
         let changed = match *change {
             // the common bucket of a gateway that is gone has ended with it
-            Change::Refund { key, .. } if is_overflow(key) && self.is_own_process() => Ok(()),
-            Change::Refund { rule, key, cost, full_at } => {
+            PeerCorrection::Refund { key, .. } if is_overflow(key) && self.is_own_process() => Ok(()),
+            PeerCorrection::Refund { rule, key, cost, full_at } => {
                 let full_at = full_at.shifted(local.wall_offset().get().reversed());
                 local.refund_here(&limits.binding, &charge_of(rule, key, cost)?, full_at, may_have_moved, now)
             }
-            Change::Debit { rule, key, cost } => {
+            PeerCorrection::Debit { rule, key, cost } => {
                 local.debit_here(&limits.binding, &charge_of(rule, key, cost)?, may_have_moved, now)
             }
-            Change::Complete { rule, key, slot, end } => {
+            PeerCorrection::Complete { rule, key, slot, end } => {
                 let slot = self.slot(slot);
                 self.store.ended_slots.note_end(slot);
                 local.end(&limits.binding, &charge_of(rule, key, 0)?, slot, end, now);

@@ -2,7 +2,7 @@
 //! Redis.
 //!
 //! A task of its own calls Redis for a request, so that the call survives a request that goes away: the task then gives
-//! back the charges. No request waits for Redis longer than [`Settings::timeout`]; a breaker stops the calls while
+//! back the charges. No request waits for Redis longer than [`StoreSettings::timeout`]; a breaker stops the calls while
 //! Redis does not answer.
 
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ pub use calls::{CallResult, Operation};
 pub use lease::LeaseReport;
 pub use limit::{SharedLimit, check_shareable};
 pub use servers::ServerStatus;
-pub use settings::{KeySecret, Settings};
+pub use settings::{KeySecret, StoreSettings};
 
 use background::run_bounded;
 use breaker::Health;
@@ -70,7 +70,7 @@ use slots::Slots;
 type ByKey<T> = HashMap<LimitKey, T, BuildHasherDefault<DefaultHasher>>;
 
 /// The callback for every call that has ended.
-pub type Observer = Box<dyn Fn(CallEvent) + Send + Sync>;
+pub type CallObserver = Box<dyn Fn(CallEvent) + Send + Sync>;
 
 /// A call that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +92,12 @@ pub struct SharedStore(Arc<SharedGateway>);
 struct SharedGateway {
     /// The number that identifies this gateway.
     id: u64,
-    settings: Settings,
+    settings: StoreSettings,
     link: Box<dyn Scripts>,
     heartbeat_link: Box<dyn Scripts>,
     script: Script,
     clock: Arc<dyn Clock>,
-    observer: Observer,
+    observer: CallObserver,
     redis_clocks: RedisClocks,
     memory: StateCache,
     coalescer: RequestCoalescer,
@@ -156,7 +156,7 @@ pub(super) enum SharedOutcome {
 
 impl SharedStore {
     /// A store that connects at its first call. `threads` is the number of threads that call Redis.
-    pub fn new(settings: Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
+    pub fn new(settings: StoreSettings, threads: usize, clock: Arc<dyn Clock>, observer: CallObserver) -> Self {
         let link = |threads| Box::new(Link::new(settings.servers.clone(), threads)) as Box<dyn Scripts>;
         let links = (link(threads), link(1));
         Self::reached_over(links, rand::random(), settings, clock, observer)
@@ -167,9 +167,9 @@ impl SharedStore {
     pub fn reached_over(
         (link, heartbeat_link): (Box<dyn Scripts>, Box<dyn Scripts>),
         id: u64,
-        settings: Settings,
+        settings: StoreSettings,
         clock: Arc<dyn Clock>,
-        observer: Observer,
+        observer: CallObserver,
     ) -> Self {
         let least = settings.nodes.unwrap_or(1);
         Self(Arc::new(SharedGateway {

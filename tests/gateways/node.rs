@@ -10,7 +10,7 @@ use tollgate::charge::{Charge, Enforcement, Mode, RuleRef, Sharing};
 use tollgate::clock::Clock;
 use tollgate::cluster::members::Founding;
 use tollgate::cluster::ring::Member;
-use tollgate::cluster::settings::{Peers, Settings};
+use tollgate::cluster::settings::{ClusterSettings, Peers};
 use tollgate::cluster::{Cluster, Outcome, Platform, Secret};
 use tollgate::store::{Binding, LimitSpec, LocalStore, Receipt, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
@@ -87,7 +87,7 @@ impl Node {
         platform: Arc<dyn Platform>,
     ) -> Self {
         let asked = Arc::new(AtomicUsize::new(0));
-        let settings = Settings {
+        let settings = ClusterSettings {
             own,
             listen: own,
             peers: Peers::Listed(members.iter().map(|address| Member { address: *address, weight: 1 }).collect()),

@@ -15,7 +15,7 @@ use tollgate::algorithm::{AlgorithmName, Rule, Value};
 use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, RuleRef, Sharing};
 use tollgate::redis_client::{Credentials, Servers};
 use tollgate::store::SharedStore;
-use tollgate::store::shared::{BreakerState, Settings};
+use tollgate::store::shared::{BreakerState, StoreSettings};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 use crate::node::{Node, begun, in_an_hour, one, rule};
@@ -30,7 +30,7 @@ const GATEWAYS: usize = 3;
 impl World {
     /// Starts a gateway with its limits in Redis.
     fn start(&mut self, number: usize, id: u64, timeout: Nanos, limits: &[(Rule, Sharing)]) -> &Gateway {
-        let settings = Settings {
+        let settings = StoreSettings {
             servers: Servers::at("redis", 6379),
             credentials: Credentials::default(),
             prefix: "t".to_owned(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::ConfigPart;
 use crate::cli::source::{self, RestartRequired, Source};
-use crate::config::{self, SectionValues, StateFile};
+use crate::config::{self, SectionValues, StateSettings};
 use crate::customers::directory::GroupTable;
 use crate::customers::{Customer, Directory};
 use crate::ruleset::groups::Group;
@@ -226,8 +226,8 @@ fn shown<'t>(path: &str, text: &'t str) -> Option<&'t str> {
 }
 
 /// The changes of the state file, which keeps used tokens over restarts.
-fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<ConfigPart> {
-    let file = |state: Option<&StateFile>| state.map_or_else(|| "none".to_owned(), |state| state.file.path.clone());
+fn state(before: Option<&StateSettings>, after: Option<&StateSettings>) -> Option<ConfigPart> {
+    let file = |state: Option<&StateSettings>| state.map_or_else(|| "none".to_owned(), |state| state.file.path.clone());
     let (words, path, was, is) = match (before, after) {
         (None, None) => return None,
         (Some(old), Some(new)) if old.file.path == new.file.path => {

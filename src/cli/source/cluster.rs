@@ -3,21 +3,28 @@
 use super::RestartRequired;
 use super::named_files::Files;
 use crate::cluster::handshake::Secret;
-use crate::cluster::settings::Settings;
+use crate::cluster::settings::ClusterSettings;
 use crate::config::{Cluster, Problems};
 
 /// The settings in `configured`, with the secret from the file that it names.
-pub(super) fn open(configured: &Cluster, files: &mut Files<'_>) -> Result<Settings, Problems> {
+pub(super) fn open(configured: &Cluster, files: &mut Files<'_>) -> Result<ClusterSettings, Problems> {
     let Cluster { own, listen, peers, secret_file, founding, timeout, .. } = configured;
     let secret = Secret::of(files.shared_secret(secret_file)?.as_bytes());
-    Ok(Settings { own: *own, listen: *listen, peers: peers.clone(), secret, founding: *founding, timeout: *timeout })
+    Ok(ClusterSettings {
+        own: *own,
+        listen: *listen,
+        peers: peers.clone(),
+        secret,
+        founding: *founding,
+        timeout: *timeout,
+    })
 }
 
 /// The settings that differ between the cluster in force and `wanted`, but cannot change. The list of peers can change.
-pub(super) fn changed(in_force: Option<&Settings>, wanted: Option<&Settings>) -> Vec<RestartRequired> {
+pub(super) fn changed(in_force: Option<&ClusterSettings>, wanted: Option<&ClusterSettings>) -> Vec<RestartRequired> {
     let fixed = |path, before: String, after: String| RestartRequired { path, before, after, what: "another cluster" };
     let (Some(before), Some(after)) = (in_force, wanted) else {
-        let shown = |settings: Option<&Settings>| {
+        let shown = |settings: Option<&ClusterSettings>| {
             settings
                 .map_or_else(|| "no cluster".to_owned(), |settings| format!("one of which {} is a node", settings.own))
         };

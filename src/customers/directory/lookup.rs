@@ -87,7 +87,7 @@ impl CallResult {
 }
 
 /// Called after every call with its result and duration.
-pub type Observer = Box<dyn Fn(CallResult, Nanos) + Send + Sync>;
+pub type LookupObserver = Box<dyn Fn(CallResult, Nanos) + Send + Sync>;
 
 /// A directory that looks customers up when their credentials are presented.
 pub struct LookupDirectory(Arc<Lookup>);
@@ -103,7 +103,7 @@ struct Lookup {
     pending: Mutex<HashMap<KeyedHash, PendingCall>>,
     interner: Mutex<Interner>,
     groups: Arc<GroupTable>,
-    observer: OnceLock<Observer>,
+    observer: OnceLock<LookupObserver>,
     /// The end of the pause in calls after a failed one.
     backoff_until: AtomicU64,
     is_away: AtomicBool,
@@ -169,7 +169,7 @@ impl LookupDirectory {
     }
 
     /// Calls `observer` after every call from here on; the first observer stays.
-    pub fn observe(&self, observer: Observer) {
+    pub fn observe(&self, observer: LookupObserver) {
         drop(self.0.observer.set(observer));
     }
 

@@ -1,7 +1,7 @@
 //! Keys that every gateway counts by itself, and syncs with the other gateways afterwards.
 //!
 //! A gateway decides by the last total that Redis sent it and by its own admissions since. It sends its admissions to
-//! Redis, and takes the total from the reply, every [`Settings::sync_every`](super::Settings::sync_every). The total does
+//! Redis, and takes the total from the reply, every [`StoreSettings::sync_every`](super::StoreSettings::sync_every). The total does
 //! not hold what time had refilled of them by then. The gateway keeps the tokens that it could not sync and sends them
 //! later, so totals are correct again after a partition. For a key that is new to it, a gateway asks Redis first. While
 //! Redis is unavailable, [`Fallback`](super::Fallback) decides, from what the gateway knows of the key; afterwards the key

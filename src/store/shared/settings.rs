@@ -9,7 +9,7 @@ use crate::units::Nanos;
 
 /// The Redis servers that gateways share, and the rules for calling them.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct StoreSettings {
     /// The server or servers.
     pub servers: Servers,
     /// The credentials for the servers, in force once they are applied.
@@ -30,7 +30,7 @@ pub struct Settings {
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeySecret([u8; 16]);
 
-impl Settings {
+impl StoreSettings {
     /// Puts the credentials in force for new connections.
     pub fn apply_credentials(&self) {
         self.servers.set_credentials(self.credentials.clone());

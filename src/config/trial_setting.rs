@@ -18,12 +18,12 @@ const MOST_NAMED: usize = 20;
 
 /// The path of a limit's setting, and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct TrialSetting {
     path: String,
     value: String,
 }
 
-impl FromStr for Change {
+impl FromStr for TrialSetting {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -42,25 +42,25 @@ impl FromStr for Change {
 /// Applies all `changes` to the document `root`. Their texts have the numbers from `number` on in marks.
 pub(super) fn apply(
     root: Rc<YamlNode>,
-    changes: &[Change],
+    changes: &[TrialSetting],
     number: usize,
     findings: &Findings,
 ) -> Option<Rc<YamlNode>> {
-    changes.iter().zip(number..).try_fold(root, |root, (Change { path, value }, number)| {
+    changes.iter().zip(number..).try_fold(root, |root, (TrialSetting { path, value }, number)| {
         let value = document::parse(value, number, findings)?;
         let refused = |unchanged| {
             let problem =
                 |message: &str| Problem::error(findings.place(Mark { text: number, ..Mark::START }, path), message);
             findings.add(match unchanged {
-                ChangeError::NoMapping(above) => {
+                TrialSettingError::NoMapping(above) => {
                     problem("is below a single value or a list").hint(format!("set `{above}`"))
                 }
-                ChangeError::NoLimit(known) => {
+                TrialSettingError::NoLimit(known) => {
                     let name = path.split('.').nth(1).unwrap_or_default();
                     let names = words::alternatives(known.iter().copied().take(MOST_NAMED));
                     problem(&format!("there is no limit `{name}`")).expected(names).hint(findings.suggest(name, known))
                 }
-                ChangeError::Several => problem("is more than one setting of a limit").expected(
+                TrialSettingError::Several => problem("is more than one setting of a limit").expected(
                     "one of them, like `limits.NAME.rate`, or of one of its windows, like `limits.NAME/1h.limit`",
                 ),
             });
@@ -70,7 +70,7 @@ pub(super) fn apply(
 }
 
 /// The reason why a change is refused.
-enum ChangeError<'n> {
+enum TrialSettingError<'n> {
     /// The path leads below the value at this path, which is not a mapping.
     NoMapping(String),
     /// No limit has the name in the path; holds the names of the limits.
@@ -85,8 +85,8 @@ fn set_at<'n>(
     path: &str,
     above: &str,
     value: &Rc<YamlNode>,
-) -> Result<Rc<YamlNode>, ChangeError<'n>> {
-    let Content::Mapping(entries) = &node.content else { return Err(ChangeError::NoMapping(above.to_owned())) };
+) -> Result<Rc<YamlNode>, TrialSettingError<'n>> {
+    let Content::Mapping(entries) = &node.content else { return Err(TrialSettingError::NoMapping(above.to_owned())) };
     let mut changed = entries.clone();
     let known = entries.iter().zip(&mut changed).find_map(|(entry, changed)| {
         let rest = path.strip_prefix(&join("", &entry.key))?;
@@ -96,13 +96,13 @@ fn set_at<'n>(
     let entry =
         |key: &str, value: &Rc<YamlNode>| Entry { key: key.to_owned(), key_mark: value.mark, value: Rc::clone(value) };
     match known {
-        Some((_, _, "")) if above == LIMITS => return Err(ChangeError::Several),
-        None if path == "windows" => return Err(ChangeError::Several),
+        Some((_, _, "")) if above == LIMITS => return Err(TrialSettingError::Several),
+        None if path == "windows" => return Err(TrialSettingError::Several),
         Some((known, changed, "")) => *changed = entry(&known.key, value),
         Some((known, changed, below)) => changed.value = set_at(&known.value, below, &join(above, &known.key), value)?,
         None if above.is_empty() || above == LIMITS => {
             let limits = entries.iter().filter(|_| above == LIMITS).map(|entry| entry.key.as_str());
-            return Err(ChangeError::NoLimit(limits.collect()));
+            return Err(TrialSettingError::NoLimit(limits.collect()));
         }
         // the path is new: for example a plan that has used the limit's own parameters so far
         None => {
