@@ -206,11 +206,11 @@ pub fn load_customer_files<'t>(
     let levels = customers::levels(&top);
     let store = store::read(&top);
     let Customers { rules: Some(_), directory, groups, jwks } =
-        customers::read(&top, &plans, &levels, (store.as_ref(), true)).filter(|_| !findings.has_errors())?
+        customers::read(&top, &plans, &levels, store.as_ref(), true).filter(|_| !findings.has_errors())?
     else {
         return None;
     };
-    let (_, limits) = limits::read(&top, (&plans, &levels), None, scope);
+    let (_, limits) = limits::read(&top, &plans, &levels, None, scope);
     let overrides = match findings.has_errors() {
         true => ConfiguredOverrides::without_limits(&plans, &levels),
         false => ConfiguredOverrides::new(&plans, &levels, &limits),
@@ -258,7 +258,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, FileScope::LimitsOnly);
     let no_levels = Names::empty("a level", false);
-    let (_, limits) = limits::read(top, (&plans, &no_levels), None, FileScope::LimitsOnly);
+    let (_, limits) = limits::read(top, &plans, &no_levels, None, FileScope::LimitsOnly);
     let limits: Option<Vec<LimitSpec>> =
         limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
@@ -286,8 +286,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let state = state::read(top);
     let cluster = cluster::read(top);
     let levels = customers::levels(top);
-    let customers = customers::read(top, &plans, &levels, (store.as_ref(), has_proxies));
-    let (limit_names, limits) = limits::read(top, (&plans, &levels), Some(&upstream_names), scope);
+    let customers = customers::read(top, &plans, &levels, store.as_ref(), has_proxies);
+    let (limit_names, limits) = limits::read(top, &plans, &levels, Some(&upstream_names), scope);
     let receivers = receivers::ReceiversContext {
         upstreams: &upstream_names,
         plans: &plans,

@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::cli::OutputError;
 use crate::cli::run::{hold_signals, start_logging};
+use crate::cli::source::directory::RowContext;
 use crate::cli::source::{self, Source};
 use crate::customers::Directory;
 use crate::customers::directory::FileDirectory;
@@ -42,7 +43,8 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error
     for node in rules.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
         node.address = args.upstream.to_string();
     }
-    let table = source::directory::load(CUSTOMERS, "config/customers.csv", (&overrides, &rules.groups))?;
+    let context = RowContext { overrides: &overrides, groups: &rules.groups };
+    let table = source::directory::load(CUSTOMERS, "config/customers.csv", context)?;
     rules.directory = Directory::File(FileDirectory { table: Arc::new(table), writable: None }).into();
     let setup = Setup { signals, parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup)

@@ -10,7 +10,6 @@ use crate::config::{
     NamedFile, Place, Problem, Problems, Server, StateSettings, TrialSetting, UpstreamTls, Warning,
 };
 use crate::customers::Directory;
-use crate::customers::directory::GroupTable;
 use crate::files::{self, FileVersion, ReadError};
 use crate::gateway::upstream::TlsConnector;
 use crate::redis_client::Servers;
@@ -31,6 +30,7 @@ mod senders;
 mod store;
 mod tokens;
 
+use directory::RowContext;
 use named_files::{Files, or_collect};
 use store::OpenStore;
 
@@ -175,6 +175,7 @@ fn read_parts(
         store.take_over(in_force);
     }
     let groups = directory::open_groups(loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, files)?;
+    let context = RowContext { overrides: &loaded.overrides, groups: &groups };
     // before the directory, because its rows come into force as they are read
     let tokens = loaded
         .jwks
@@ -183,13 +184,13 @@ fn read_parts(
         .transpose()
         .map_err(|problems| {
             let named = loaded.directory.as_ref().and_then(DirectorySource::file);
-            with_directory(problems, named, (&loaded.overrides, &groups), files)
+            with_directory(problems, named, context, files)
         })?;
     let directory = match &loaded.directory {
         None => Arc::default(),
         Some(named) => {
             let servers = store.as_ref().map(|store| &store.settings.servers);
-            open_directory(named, servers, (&loaded.overrides, &groups), &mut kept.directory, files)?
+            open_directory(named, servers, context, &mut kept.directory, files)?
         }
     };
     if tokens.is_some() {
@@ -245,22 +246,21 @@ fn upstream_tls(
 fn open_directory(
     source: &DirectorySource,
     servers: Option<&Servers>,
-    read_with: (&ConfiguredOverrides, &Arc<GroupTable>),
+    context: RowContext<'_>,
     kept: &mut Option<directory::OpenDirectory>,
     files: &mut Files<'_>,
 ) -> Result<Arc<Directory>, Problems> {
     match source {
         DirectorySource::File { file, is_writable } => {
-            directory::open_in_file((file, *is_writable), read_with, kept, files)
+            directory::open_in_file(file, *is_writable, context, kept, files)
         }
         DirectorySource::Redis(hash) => {
             let servers = servers.ok_or_else(|| problem(&name(files.config), None, "names no store"))?;
-            Ok(directory::open_lookup(lookup::redis(hash, servers), read_with, kept))
+            Ok(directory::open_lookup(lookup::redis(hash, servers), context, kept))
         }
-        DirectorySource::Http(service) => Ok(directory::open_lookup(lookup::http(service, files)?, read_with, kept)),
+        DirectorySource::Http(service) => Ok(directory::open_lookup(lookup::http(service, files)?, context, kept)),
         DirectorySource::Postgres(query) => {
-            let (overrides, _) = read_with;
-            directory::open_database(postgres::database(query, overrides.levels(), files)?, read_with, kept)
+            directory::open_database(postgres::database(query, context.overrides.levels(), files)?, context, kept)
         }
     }
 }
@@ -298,17 +298,18 @@ fn with_customer_files(problems: Problems, text: &SourceText, files: &mut Files<
         Some(Err(others)) => together(problems, others, &file),
         Some(Ok(_)) | None => problems,
     };
-    with_directory(problems, named.directory.as_ref(), (&named.overrides, &groups), files)
+    let context = RowContext { overrides: &named.overrides, groups: &groups };
+    with_directory(problems, named.directory.as_ref(), context, files)
 }
 
 /// Adds the errors of the customers' file; nothing in the file comes into force.
 fn with_directory(
     problems: Problems,
     named: Option<&NamedFile>,
-    read_with: (&ConfiguredOverrides, &GroupTable),
+    context: RowContext<'_>,
     files: &mut Files<'_>,
 ) -> Problems {
-    match named.map(|named| directory::open_file(named, read_with, files)) {
+    match named.map(|named| directory::open_file(named, context, files)) {
         Some(Err(others)) => together(problems, others, &name(files.config)),
         Some(Ok(_)) | None => problems,
     }

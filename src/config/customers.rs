@@ -201,7 +201,8 @@ pub(super) fn read(
     top: &Section<'_>,
     plans: &Names,
     levels: &Names,
-    (store, has_proxies): (Option<&Option<RedisStore>>, bool),
+    store: Option<&Option<RedisStore>>,
+    has_proxies: bool,
 ) -> Option<Customers> {
     top.get_or("customers", Customers::default(), |field| {
         if let Some(redis) =
@@ -213,11 +214,11 @@ pub(super) fn read(
                     .expected("`store: {redis: \"redis://127.0.0.1:6379/0\"}` at the top of the file"),
             );
         }
-        customers(field, (plans, levels), has_proxies)
+        customers(field, plans, levels, has_proxies)
     })
 }
 
-fn customers(field: &Field<'_>, (plans, levels): (&Names, &Names), has_proxies: bool) -> Option<Customers> {
+fn customers(field: &Field<'_>, plans: &Names, levels: &Names, has_proxies: bool) -> Option<Customers> {
     let section = field.section(&CUSTOMERS)?;
     let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
     let directory = match identify.as_ref().is_none_or(identify::needs_directory) {

@@ -88,7 +88,8 @@ fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
 /// Reads `limits:`; returns the names, and at their positions the limits; `None` for a limit that could not be read.
 pub(super) fn read(
     top: &Section<'_>,
-    (plans, levels): (&Names, &Names),
+    plans: &Names,
+    levels: &Names,
     upstreams: Option<&Names>,
     scope: FileScope,
 ) -> (Names, Vec<Option<CheckedLimit>>) {

@@ -29,6 +29,15 @@ pub(super) const fn max_bytes(format: Format) -> usize {
 /// The largest directory that tollgate changes row by row, in bytes: a change takes many times that in memory.
 const MOST_WRITABLE: usize = 16 << 20;
 
+/// The settings to which the rows of a directory refer.
+#[derive(Clone, Copy)]
+pub struct RowContext<'a> {
+    /// The reader of the overrides in the rows.
+    pub overrides: &'a ConfiguredOverrides,
+    /// The groups that customers may belong to.
+    pub groups: &'a Arc<GroupTable>,
+}
+
 /// A directory, and the source and settings that it was made from.
 #[derive(Debug)]
 pub(super) struct OpenDirectory {
@@ -75,12 +84,12 @@ enum Origin {
     Postgres(Box<PostgresQuery>, Option<u128>),
 }
 
-/// Opens the directory in the file `named`. `overrides` reads the overrides in its rows, whose customers may belong to
-/// `groups`. The directory that was `kept` is reused if its source and settings are the same; it takes over changed rows and
-/// groups.
+/// Opens the directory in the file `named`. The directory that was `kept` is reused if its source and settings are the same;
+/// it takes over changed rows and groups.
 pub(super) fn open_in_file(
-    (named, is_writable): (&NamedFile, bool),
-    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
+    named: &NamedFile,
+    is_writable: bool,
+    context @ RowContext { overrides, groups }: RowContext<'_>,
     kept: &mut Option<OpenDirectory>,
     files: &mut Files<'_>,
 ) -> Result<Arc<Directory>, Problems> {
@@ -103,18 +112,18 @@ pub(super) fn open_in_file(
         }
         return Ok(Arc::clone(directory));
     }
-    let table = Arc::new(load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?);
+    let table = Arc::new(load(&decode(bytes, &file)?, &name(&file), context)?);
     let reader = Arc::new(overrides.clone());
     let most = most.min(MOST_WRITABLE);
     let writable = is_writable.then(|| WritableFile { path: file.clone(), format, most, reader });
     let from = Origin::File { path: file, print, is_writable };
-    Ok(keep(kept, from, (overrides, groups), Directory::File(FileDirectory { table, writable })))
+    Ok(keep(kept, from, context, Directory::File(FileDirectory { table, writable })))
 }
 
 /// Opens the directory of a server that is asked, as [`open_in_file`].
 pub(super) fn open_lookup(
     asked: LookupSource,
-    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
+    context @ RowContext { overrides, groups }: RowContext<'_>,
     kept: &mut Option<OpenDirectory>,
 ) -> Arc<Directory> {
     let from = Origin::Server(asked.identity.clone());
@@ -131,13 +140,13 @@ pub(super) fn open_lookup(
     }
     let server = (asked.server, asked.terms);
     let opened = LookupDirectory::new(server, predecessor, Arc::new(overrides.clone()), Arc::clone(groups));
-    keep(kept, from, (overrides, groups), Directory::Lookup(opened))
+    keep(kept, from, context, Directory::Lookup(opened))
 }
 
 /// Opens the directory of a database, which starts with the rows of its snapshot, as [`open_in_file`].
 pub(super) fn open_database(
     DatabaseSource { query, tls_files, terms }: DatabaseSource,
-    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
+    context @ RowContext { overrides, groups }: RowContext<'_>,
     kept: &mut Option<OpenDirectory>,
 ) -> Result<Arc<Directory>, Problems> {
     let place = query.place.clone();
@@ -163,14 +172,14 @@ pub(super) fn open_database(
         let hint = "their customers would be unknown: is a plan, a limit or a group missing here? The log names them";
         return Err(problem.found(found).hint(hint).into());
     }
-    Ok(keep(kept, from, (overrides, groups), Directory::Postgres(database)))
+    Ok(keep(kept, from, context, Directory::Postgres(database)))
 }
 
 /// Keeps a directory for the next reading.
 fn keep(
     kept: &mut Option<OpenDirectory>,
     from: Origin,
-    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
+    RowContext { overrides, groups }: RowContext<'_>,
     directory: Directory,
 ) -> Arc<Directory> {
     let directory = Arc::new(directory);
@@ -182,18 +191,18 @@ fn keep(
 /// Reads the directory in the file `named`.
 pub(super) fn open_file(
     named: &NamedFile,
-    read_with: (&ConfiguredOverrides, &GroupTable),
+    context: RowContext<'_>,
     files: &mut Files<'_>,
 ) -> Result<CustomerTable, Problems> {
     let file = name(&files.path(named));
-    load(&files.text(named, max_bytes(format(&file)))?, &file, read_with)
+    load(&files.text(named, max_bytes(format(&file)))?, &file, context)
 }
 
 /// Parses a directory from the text of the file with the name `file`.
 pub fn load(
     text: &str,
     file: &str,
-    (overrides, groups): (&ConfiguredOverrides, &GroupTable),
+    RowContext { overrides, groups }: RowContext<'_>,
 ) -> Result<CustomerTable, Problems> {
     CustomerTable::load(text, format(file), &rand::random(), Arc::new(overrides.clone()), groups)
         .map_err(|faults| explain_all(file, faults))
