@@ -193,15 +193,7 @@ pub fn load_customer_files<'t>(
     let top = Field::root(&context, &root).as_mapping()?.with(&FILE);
     // without `plans` (perhaps misspelt), every plan in the customers' file would look wrong
     top.get("plans")?;
-    let customer_features = customers::customer_features(&top);
-    let scope = FileScope::Gateway {
-        customers: true,
-        tokens: customer_features.tokens,
-        proxies: true,
-        store: true,
-        nodes: true,
-        domains: top.has("domains"),
-    };
+    let scope = FileScope::every_section(customers::customer_features(&top).tokens, top.has("domains"));
     let plans = limits::read_plans(&top, scope);
     let levels = customers::levels(&top);
     let store = store::read(&top);

@@ -35,6 +35,11 @@ pub(super) enum FileScope {
 }
 
 impl FileScope {
+    /// A gateway whose file has all that a limit may need; for readers that leave errors about missing sections to others.
+    pub(super) const fn every_section(tokens: bool, domains: bool) -> Self {
+        Self::Gateway { customers: true, tokens, proxies: true, store: true, nodes: true, domains }
+    }
+
     /// Whether some requests may have no plan.
     pub(super) const fn has_planless_requests(self) -> bool {
         matches!(self, Self::LimitsOnly | Self::Gateway { customers: false, .. } | Self::Gateway { domains: true, .. })
