@@ -156,24 +156,9 @@ fn read_parts(
     let listeners = listeners::open(&loaded.server, files, warnings);
     let upstream_tls = upstream_tls(&loaded.upstream_tls, files);
     let ((listeners, listener_configs), upstream_tls) = (listeners?, upstream_tls?);
-    let in_force = kept.fixed.as_ref();
-    let server = loaded.server.clone();
-    if let Some(in_force) = in_force {
-        refuse_fixed(files.config, server_changes(&in_force.server, &server))?;
-    }
+    let fixed = open_fixed(&loaded, kept.fixed.as_ref(), files)?;
     let access = operators::read(&loaded.operators, &text, files)?;
     let senders = senders::read(&loaded, files)?;
-    let mut store = loaded.store.clone().map(|configured| store::open(configured, files)).transpose()?;
-    if let Some(in_force) = in_force {
-        refuse_fixed(files.config, store::changed(in_force.store.as_ref(), store.as_ref()))?;
-    }
-    let cluster = loaded.cluster.as_ref().map(|configured| cluster::open(configured, files)).transpose()?;
-    if let Some(in_force) = in_force {
-        refuse_fixed(files.config, cluster::changed(in_force.cluster.as_ref(), cluster.as_ref()))?;
-    }
-    if let (Some(store), Some(in_force)) = (&mut store, in_force.and_then(|in_force| in_force.store.as_ref())) {
-        store.take_over(in_force);
-    }
     let groups = directory::open_groups(loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, files)?;
     let context = RowContext { overrides: &loaded.overrides, groups: &groups };
     // before the directory, because its rows come into force as they are read
@@ -189,7 +174,7 @@ fn read_parts(
     let directory = match &loaded.directory {
         None => Arc::default(),
         Some(named) => {
-            let servers = store.as_ref().map(|store| &store.settings.servers);
+            let servers = fixed.store.as_ref().map(|store| &store.settings.servers);
             open_directory(named, servers, context, &mut kept.directory, files)?
         }
     };
@@ -199,7 +184,6 @@ fn read_parts(
     }
     warnings.extend(beyond_descriptors(&name(files.config), &loaded));
     warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
-    let fixed = FixedSettings { server, store, cluster };
     kept.fixed = Some(fixed.clone());
     let state = loaded.state.as_ref();
     let parts = GatewayParts {
@@ -224,6 +208,24 @@ fn read_parts(
     };
     let LoadedConfig { directory, state, overrides, .. } = loaded;
     Ok(Source { parts, fixed, directory, state, overrides, warnings: mem::take(warnings), text })
+}
+
+/// Reads the files of the settings that cannot change while a gateway runs. Refuses others than those `in_force`.
+fn open_fixed(
+    loaded: &LoadedConfig,
+    in_force: Option<&FixedSettings>,
+    files: &mut Files<'_>,
+) -> Result<FixedSettings, Problems> {
+    let store = loaded.store.clone().map(|configured| store::open(configured, files)).transpose()?;
+    let cluster = loaded.cluster.as_ref().map(|configured| cluster::open(configured, files)).transpose()?;
+    let mut fixed = FixedSettings { server: loaded.server.clone(), store, cluster };
+    if let Some(in_force) = in_force {
+        refuse_fixed(files.config, in_force.changes(&fixed))?;
+        if let (Some(store), Some(in_force)) = (&mut fixed.store, &in_force.store) {
+            store.take_over(in_force);
+        }
+    }
+    Ok(fixed)
 }
 
 /// Reads the TLS files of the upstreams; the connectors have the upstreams' positions.
@@ -336,39 +338,61 @@ pub struct RestartRequired {
     pub what: &'static str,
 }
 
+/// A setting that cannot change while a gateway runs.
+struct ComparedSetting {
+    path: &'static str,
+    compared: String,
+    /// The value for messages; `None` for a secret.
+    shown: Option<String>,
+}
+
+impl ComparedSetting {
+    fn plain(path: &'static str, text: String) -> Self {
+        Self { path, compared: text.clone(), shown: Some(text) }
+    }
+}
+
 impl FixedSettings {
     /// The settings because of which a gateway that runs with these settings refuses `wanted`.
     pub fn changes(&self, wanted: &Self) -> Vec<RestartRequired> {
-        let mut changes = server_changes(&self.server, &wanted.server);
-        changes.extend(cluster::changed(self.cluster.as_ref(), wanted.cluster.as_ref()));
-        changes.extend(store::changed(self.store.as_ref(), wanted.store.as_ref()));
+        type SettingsOf = fn(&FixedSettings) -> Vec<ComparedSetting>;
+        let sections: [(&str, SettingsOf); 4] = [
+            ("other addresses", |fixed| addresses(&fixed.server)),
+            ("another number of threads", |fixed| workers(&fixed.server)),
+            ("another cluster", |fixed| cluster::compared_settings(fixed.cluster.as_ref())),
+            ("another store", |fixed| store::compared_settings(fixed.store.as_ref())),
+        ];
+        let mut changes = Vec::new();
+        for (what, settings) in sections {
+            let pairs = settings(self).into_iter().zip(settings(wanted));
+            let changed = pairs.filter(|(before, after)| before.compared != after.compared);
+            changes.extend(changed.map(|(before, after)| RestartRequired {
+                path: after.path,
+                before: before.shown.unwrap_or_else(|| "the secret".to_owned()),
+                after: after.shown.unwrap_or_else(|| "another secret".to_owned()),
+                what,
+            }));
+        }
         changes
     }
 }
 
-fn server_changes(in_force: &Server, wanted: &Server) -> Vec<RestartRequired> {
-    let named = |endpoint: &Endpoint| match endpoint {
+fn addresses(server: &Server) -> Vec<ComparedSetting> {
+    let named = |listener: &Listener| match &listener.address {
         Endpoint::Inet(address) => address.to_string(),
-        Endpoint::Path(at) => format!("{endpoint} (mode {:o})", at.mode),
+        Endpoint::Path(at) => format!("{} (mode {:o})", listener.address, at.mode),
     };
-    let listed = |listeners: &[Listener]| {
-        let mut addresses: Vec<String> = listeners.iter().map(|listener| named(&listener.address)).collect();
-        addresses.sort_unstable();
-        addresses.join(", ")
-    };
-    let pairs = [
-        ("listeners", listed(&in_force.listeners), listed(&wanted.listeners)),
-        ("admin.address", in_force.admin.to_string(), wanted.admin.to_string()),
-    ];
-    let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
-    let mut changed: Vec<RestartRequired> =
-        changed.map(|(path, before, after)| RestartRequired { path, before, after, what: "other addresses" }).collect();
-    if in_force.workers != wanted.workers {
-        let shown = |workers: Option<usize>| workers.map_or("one for each core".to_owned(), |count| count.to_string());
-        let (before, after) = (shown(in_force.workers), shown(wanted.workers));
-        changed.push(RestartRequired { path: "workers", before, after, what: "another number of threads" });
-    }
-    changed
+    let mut listeners: Vec<String> = server.listeners.iter().map(named).collect();
+    listeners.sort_unstable();
+    vec![
+        ComparedSetting::plain("listeners", listeners.join(", ")),
+        ComparedSetting::plain("admin.address", server.admin.to_string()),
+    ]
+}
+
+fn workers(server: &Server) -> Vec<ComparedSetting> {
+    let count = server.workers.map_or("one for each core".to_owned(), |count| count.to_string());
+    vec![ComparedSetting::plain("workers", count)]
 }
 
 /// Refuses the configuration at `path` if there are settings that cannot change.

@@ -1,6 +1,6 @@
 //! The settings of the cluster that keeps sticky limits, from the configuration and the file that it names.
 
-use super::RestartRequired;
+use super::ComparedSetting;
 use super::named_files::Files;
 use crate::cluster::handshake::Secret;
 use crate::cluster::settings::ClusterSettings;
@@ -20,27 +20,17 @@ pub(super) fn open(configured: &Cluster, files: &mut Files<'_>) -> Result<Cluste
     })
 }
 
-/// The settings that differ between the cluster in force and `wanted`, but cannot change. The list of peers can change.
-pub(super) fn changed(in_force: Option<&ClusterSettings>, wanted: Option<&ClusterSettings>) -> Vec<RestartRequired> {
-    let fixed = |path, before: String, after: String| RestartRequired { path, before, after, what: "another cluster" };
-    let (Some(before), Some(after)) = (in_force, wanted) else {
-        let shown = |settings: Option<&ClusterSettings>| {
-            settings
-                .map_or_else(|| "no cluster".to_owned(), |settings| format!("one of which {} is a node", settings.own))
-        };
-        let (before, after) = (shown(in_force), shown(wanted));
-        return if before == after { Vec::new() } else { vec![fixed("cluster", before, after)] };
-    };
-    let pairs = [
-        ("cluster.self", before.own.to_string(), after.own.to_string()),
-        ("cluster.listen", before.listen.to_string(), after.listen.to_string()),
-        ("cluster.timeout", before.timeout.to_string(), after.timeout.to_string()),
-    ];
-    let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
-    let mut changed: Vec<RestartRequired> = changed.map(|(path, before, after)| fixed(path, before, after)).collect();
-    if before.secret != after.secret {
-        // it is in the file, whose content is not shown
-        changed.push(fixed("cluster.secret_file", "the secret".to_owned(), "another secret".to_owned()));
-    }
-    changed
+/// The settings that cannot change, in a fixed order. The list of peers can change.
+pub(super) fn compared_settings(cluster: Option<&ClusterSettings>) -> Vec<ComparedSetting> {
+    let plain = ComparedSetting::plain;
+    let Some(settings) = cluster else { return vec![plain("cluster", "no cluster".to_owned())] };
+    let shown = Some(format!("one of which {} is a node", settings.own));
+    let secret = format!("{:?}", settings.secret.key_seed());
+    vec![
+        ComparedSetting { path: "cluster", compared: "a cluster".to_owned(), shown },
+        plain("cluster.self", settings.own.to_string()),
+        plain("cluster.listen", settings.listen.to_string()),
+        plain("cluster.timeout", settings.timeout.to_string()),
+        ComparedSetting { path: "cluster.secret_file", compared: secret, shown: None },
+    ]
 }

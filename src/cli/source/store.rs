@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::RestartRequired;
+use super::ComparedSetting;
 use super::named_files::{Files, or_collect};
 use crate::config::{Place, Problems, RedisStore};
 use crate::redis_client::{Address, Credentials, Layout, Servers};
@@ -52,31 +52,10 @@ impl OpenStore {
     }
 }
 
-/// The settings that differ between the store in force and `wanted`, but cannot change. Passwords and certificates can.
-pub(super) fn changed(in_force: Option<&OpenStore>, wanted: Option<&OpenStore>) -> Vec<RestartRequired> {
-    let pairs = compared_settings(in_force).into_iter().zip(compared_settings(wanted));
-    let changed = pairs.filter(|(before, after)| before.compared != after.compared);
-    let fixed = changed.map(|(before, after)| RestartRequired {
-        path: after.path,
-        before: before.shown,
-        after: after.shown,
-        what: "another store",
-    });
-    fixed.collect()
-}
-
-/// A setting that cannot change.
-struct ComparedSetting {
-    path: &'static str,
-    compared: String,
-    /// The value for messages, which hides secrets.
-    shown: String,
-}
-
-/// All settings that cannot change, in a fixed order.
-fn compared_settings(store: Option<&OpenStore>) -> Vec<ComparedSetting> {
-    let plain = |path, text: String| ComparedSetting { path, compared: text.clone(), shown: text };
-    let hidden = |path, compared, shown: &str| ComparedSetting { path, compared, shown: shown.to_owned() };
+/// The settings that cannot change, in a fixed order. Passwords and certificates can change.
+pub(super) fn compared_settings(store: Option<&OpenStore>) -> Vec<ComparedSetting> {
+    let plain = ComparedSetting::plain;
+    let hidden = |path, compared, shown: &str| ComparedSetting { path, compared, shown: Some(shown.to_owned()) };
     let Some(OpenStore { configured, settings }) = store else { return vec![plain("store", "no store".to_owned())] };
     let scheme = if configured.tls.is_some() { "rediss" } else { "redis" };
     let servers = match &configured.servers {
