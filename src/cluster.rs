@@ -369,6 +369,18 @@ impl Cluster {
         clock.now().saturating_sub(since) >= timeout.saturating_add(*timeout)
     }
 
+    /// Begins the tasks that last as long as this gateway serves.
+    fn begin_tasks(self: &Arc<Self>, server: &Arc<PeerServer>) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        let (pushing, announcing, discovering) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
+        tasks.spawn(restart_on_panic(move || Arc::clone(&pushing).push()));
+        tasks.spawn(restart_on_panic(move || Arc::clone(&announcing).announce_slots()));
+        tasks.spawn(restart_on_panic(move || Arc::clone(&discovering).discover()));
+        let correcting = Arc::clone(server);
+        tasks.spawn(restart_on_panic(move || Arc::clone(&correcting).make_corrections()));
+        tasks
+    }
+
     /// Exchanges heartbeats with the other gateways and serves the `accepted` connections, until dropped.
     pub async fn run(
         self: &Arc<Self>,
@@ -378,28 +390,7 @@ impl Cluster {
         let clock = &self.context.clock;
         self.service.get_or_init(|| Arc::downgrade(&service));
         let server = Arc::new(PeerServer::new(Arc::clone(self), service));
-        let mut served = JoinSet::new();
-        let (pushing, announcing, discovering) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
-        served.spawn(restart_on_panic(move || {
-            let pushing = Arc::clone(&pushing);
-            async move { pushing.push().await }
-        }));
-        served.spawn(restart_on_panic(move || {
-            let announcing = Arc::clone(&announcing);
-            async move { announcing.announce_slots().await }
-        }));
-        served.spawn(restart_on_panic(move || Arc::clone(&discovering).discover()));
-        let (correcting, made_by) = (Arc::clone(self), Arc::clone(&server));
-        served.spawn(restart_on_panic(move || {
-            let (correcting, made_by) = (Arc::clone(&correcting), Arc::clone(&made_by));
-            async move {
-                let correct = |correction: Correction| {
-                    let server = Arc::clone(&made_by);
-                    async move { server.correct(&correction).await }
-                };
-                correcting.corrections.make(correct).await;
-            }
-        }));
+        let mut served = self.begin_tasks(&server);
         self.migration.push.notify_one();
         let mut kept: BTreeMap<SocketAddr, tokio::task::AbortHandle> = BTreeMap::new();
         let mut keeping = JoinSet::new();

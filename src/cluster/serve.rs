@@ -256,8 +256,13 @@ impl PeerServer {
         }
     }
 
-    /// Corrects a charge that this gateway made, or another one that is gone, once it has fetched the state.
-    pub(super) async fn correct(&self, correction: &Correction) {
+    /// Makes the corrections of charges that this gateway made, or another one that is gone, until dropped.
+    pub(super) async fn make_corrections(self: Arc<Self>) {
+        self.cluster.corrections.make(|correction| Arc::clone(&self).correct(correction)).await;
+    }
+
+    /// Makes a correction, once this gateway has fetched the state.
+    async fn correct(self: Arc<Self>, correction: Correction) {
         let session = Arc::clone(&self.service).open_session(self.cluster.context.own.process);
         let form = &correction.part().form;
         session.learn(form.limit(), form.parameters());

@@ -226,7 +226,7 @@ impl Cluster {
     // === slots of requests in flight ===
 
     /// Reports this process's slots to the other gateways regularly, and that the reports are complete, until dropped.
-    pub(super) async fn announce_slots(&self) {
+    pub(super) async fn announce_slots(self: Arc<Self>) {
         loop {
             drop(timeout(ANNOUNCE_SLOTS_EVERY.to_duration(), self.migration.announce.notified()).await);
             let since = self.context.clock.now().saturating_sub(ANNOUNCE_SLOTS_EVERY);
@@ -264,7 +264,7 @@ impl Cluster {
     // === pushing ===
 
     /// Pushes states to the gateways that own them, whenever there may be some, until dropped.
-    pub(super) async fn push(self: &Arc<Self>) {
+    pub(super) async fn push(self: Arc<Self>) {
         loop {
             self.migration.push.notified().await;
             // at first half a timeout: a request may need a state that is on its way to a gateway that hangs
