@@ -214,6 +214,11 @@ pub fn execute(
         fs::write(path, page).map_err(|error| unwritten(path, &error))?;
     }
     print(&played, args.format, output, &mut errors)?;
+    Ok(exit_status(args, &played, errors)?)
+}
+
+/// The exit status, with a message if more requests were denied than `--fail-if-denied` allows.
+fn exit_status(args: &ReplayArgs, played: &CompleteReport, mut errors: impl Write) -> Result<ExitCode, String> {
     let Some(Percent(most)) = args.fail_if_denied else { return Ok(ExitCode::SUCCESS) };
     let denied = played.denied_share().ok_or(NOTHING_OFFERED)?;
     if denied <= most {
