@@ -198,40 +198,27 @@ impl Reader<'_> {
             return None;
         }
         reach(field, &condition, taken, &rule.matches)?;
-        name_others(
-            &action,
-            &["cluster", "weighted_clusters", "prefix_rewrite", "timeout", "host_rewrite_literal", "auto_host_rewrite"],
-        );
-        for name in ["timeout", "host_rewrite_literal", "auto_host_rewrite"] {
-            if let Some(field) = get(&action, name) {
-                note(
-                    &field,
-                    "is not carried over: it is the client's host that upstreams see, and the upstream that has `timeouts`",
-                );
-            }
-        }
-        let mut upstreams = Vec::new();
-        match section(&action, "weighted_clusters") {
-            None => upstreams.push((self.cluster(field, &text(&action, "cluster").unwrap_or_default())?, 1)),
-            Some(weighted) => {
-                for share in list(&weighted, "clusters") {
-                    let of = share.mapping("a mapping")?;
-                    let weight = number(&of, "weight").unwrap_or(0);
-                    let upstream = self.cluster(&share, &text(&of, "name").unwrap_or_default())?;
-                    upstreams.extend((weight > 0).then_some((upstream, weight)));
-                }
-            }
-        }
-        let prefix = text(&action, "prefix_rewrite");
-        let matched = text(&condition, "prefix").or_else(|| text(&condition, "path_separated_prefix"));
-        let strip = prefix.as_ref().and(matched).unwrap_or_default();
-        let rewrite =
-            (strip.trim_end_matches('/').to_owned(), prefix.unwrap_or_default().trim_end_matches('/').to_owned());
-        rule.upstreams = upstreams;
+        name_unread(&action);
+        rule.upstreams = self.upstreams_of(field, &action)?;
         let limits = limits.into_iter().map(ScopedLimit::always).collect();
-        rule.effects = Effects { limits, rewrite, ..Effects::default() };
+        rule.effects = Effects { limits, rewrite: rewrite_of(&condition, &action), ..Effects::default() };
         self.front.rules.push(rule);
         Some(())
+    }
+
+    /// The upstreams of a route's action with their weights. `None` if one of them is left out.
+    fn upstreams_of(&mut self, field: &Field<'_>, action: &Section<'_>) -> Option<Vec<(String, u64)>> {
+        let Some(weighted) = section(action, "weighted_clusters") else {
+            return Some(vec![(self.cluster(field, &text(action, "cluster").unwrap_or_default())?, 1)]);
+        };
+        let mut upstreams = Vec::new();
+        for share in list(&weighted, "clusters") {
+            let of = share.mapping("a mapping")?;
+            let weight = number(&of, "weight").unwrap_or(0);
+            let upstream = self.cluster(&share, &text(&of, "name").unwrap_or_default())?;
+            upstreams.extend((weight > 0).then_some((upstream, weight)));
+        }
+        Some(upstreams)
     }
 
     /// The name of the cluster's upstream, which this function adds if it is new.
@@ -301,6 +288,26 @@ impl Reader<'_> {
         let mark = field.mark();
         Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings))
     }
+}
+
+/// Adds notes about the settings of a route's action that are not carried over.
+fn name_unread(action: &Section<'_>) {
+    const UNREAD: [&str; 3] = ["timeout", "host_rewrite_literal", "auto_host_rewrite"];
+    name_others(action, &[["cluster", "weighted_clusters", "prefix_rewrite"], UNREAD].concat());
+    for field in UNREAD.iter().filter_map(|name| get(action, name)) {
+        note(
+            &field,
+            "is not carried over: it is the client's host that upstreams see, and the upstream that has `timeouts`",
+        );
+    }
+}
+
+/// The beginning of the paths that a route rewrites, and the one in its place; both are empty without a rewrite.
+fn rewrite_of(condition: &Section<'_>, action: &Section<'_>) -> (String, String) {
+    let prefix = text(action, "prefix_rewrite");
+    let matched = text(condition, "prefix").or_else(|| text(condition, "path_separated_prefix"));
+    let strip = prefix.as_ref().and(matched).unwrap_or_default();
+    (strip.trim_end_matches('/').to_owned(), prefix.unwrap_or_default().trim_end_matches('/').to_owned())
 }
 
 /// Adds notes about the requests that a route takes. `None` if routes before it take them all.
