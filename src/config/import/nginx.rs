@@ -315,7 +315,7 @@ impl<'d> Reader<'d, '_> {
 
     /// Adds a note that a location is left out, at the directive `at`. It names what refuses requests of the location: they
     /// are taken by another one.
-    fn leave_out(&self, location: &Directive, at: &Directive, why: &str) -> Option<Rule> {
+    fn leave_out<T>(&self, location: &Directive, at: &Directive, why: &str) -> Option<T> {
         let lost: Vec<String> =
             refusing(location.block()).iter().map(|one| format!("`{}`", one.words.join(" "))).collect();
         let passes = match lost.as_slice() {
@@ -328,7 +328,7 @@ impl<'d> Reader<'d, '_> {
 
     fn leave_out_inner(&self, location: &Directive) {
         for inner in location.block().iter().filter(|one| one.name() == "location") {
-            self.leave_out(inner, inner, "it stands in another location");
+            self.leave_out::<()>(inner, inner, "it stands in another location");
         }
     }
 
@@ -342,19 +342,8 @@ impl<'d> Reader<'d, '_> {
     ) -> Option<Rule> {
         let block: Vec<&Directive> = location.block().iter().collect();
         let is_refused = refuses(&block);
-        let (is_exact, path) = match location.arguments() {
-            [path] if path.starts_with('/') => (false, path.as_str()),
-            [sign, path] if sign == "^~" => (false, path.as_str()),
-            [sign, path] if sign == "=" => (true, path.as_str()),
-            _ => return self.leave_out(location, location, "only prefixes and exact paths are carried over"),
-        };
-        let path_match = match if is_exact { PathMatch::exact(path) } else { PathMatch::prefix(path) } {
-            Ok(path) => path,
-            Err(why) => return self.leave_out(location, location, why),
-        };
-        if !is_exact && let Some(why) = open_prefix_note(path) {
-            self.note(location, &why);
-        }
+        let (path, path_match) = self.path_of(location)?;
+        let is_exact = matches!(path_match, PathMatch::Exact(_));
         if is_refused && path_match == PathMatch::default() && hosts.is_empty() {
             self.note(location, "is left out: it does not proxy");
             return None;
@@ -383,38 +372,55 @@ impl<'d> Reader<'d, '_> {
         let Some((upstream, target)) = self.target(to) else {
             return self.leave_out(location, to, "only URLs without variables are carried over");
         };
-        let bare = path.trim_end_matches('/');
-        let mut rewrite = (String::new(), String::new());
-        if let Some(target) = target.filter(|target| target != path) {
-            if is_exact || target.ends_with('/') != path.ends_with('/') {
+        let rewrite = match target.filter(|target| target != path) {
+            Some(target) if is_exact || target.ends_with('/') != path.ends_with('/') => {
                 let why = "only paths that both end with `/`, or both do not, are carried over";
                 return self.leave_out(location, to, why);
             }
-            rewrite = (bare.to_owned(), target.trim_end_matches('/').to_owned());
-        }
+            Some(target) => (path.trim_end_matches('/').to_owned(), target.trim_end_matches('/').to_owned()),
+            None => (String::new(), String::new()),
+        };
         let limits = self.level(&block, outer);
         self.leave_out_inner(location);
         if !limits.keeps_host {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }
-        let mut used: Vec<ScopedLimit> = limits.requests.iter().filter_map(|one| self.limit(one, &limits)).collect();
+        Some(Rule { upstreams: vec![(upstream, 1)], effects: self.effects_of(&limits, rewrite), ..rule })
+    }
+
+    /// The path of a location, and its match. `None` if the location is left out.
+    fn path_of(&self, location: &'d Directive) -> Option<(&'d str, PathMatch)> {
+        let (read, path): (fn(&str) -> _, _) = match location.arguments() {
+            [path] if path.starts_with('/') => (PathMatch::prefix, path),
+            [sign, path] if sign == "^~" => (PathMatch::prefix, path),
+            [sign, path] if sign == "=" => (PathMatch::exact, path),
+            _ => return self.leave_out(location, location, "only prefixes and exact paths are carried over"),
+        };
+        let path_match = match read(path) {
+            Ok(path_match) => path_match,
+            Err(why) => return self.leave_out(location, location, why),
+        };
+        if let (PathMatch::Below(_), Some(why)) = (&path_match, open_prefix_note(path)) {
+            self.note(location, &why);
+        }
+        Some((path, path_match))
+    }
+
+    fn effects_of(&mut self, limits: &Limits<'d>, rewrite: (String, String)) -> Effects {
+        let mut used: Vec<ScopedLimit> = limits.requests.iter().filter_map(|one| self.limit(one, limits)).collect();
         if let Some(first) = limits.connections.first().filter(|_| !used.is_empty()) {
             let message = "requests that it refuses take nothing from the limits of `limit_req`: nginx charges them";
             self.note(first, message);
         }
-        used.extend(limits.connections.iter().filter_map(|one| self.limit(one, &limits)));
+        used.extend(limits.connections.iter().filter_map(|one| self.limit(one, limits)));
         let denied = (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status));
         let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));
-        Some(Rule {
-            upstreams: vec![(upstream, 1)],
-            effects: Effects {
-                limits: used,
-                access: self.access(&limits.access).map(ScopedAccess::always).into_iter().collect(),
-                rewrite,
-                more: denied.into_iter().chain(max_body).collect(),
-            },
-            ..rule
-        })
+        Effects {
+            limits: used,
+            access: self.access(&limits.access).map(ScopedAccess::always).into_iter().collect(),
+            rewrite,
+            more: denied.into_iter().chain(max_body).collect(),
+        }
     }
 
     /// The upstream of a `proxy_pass`, and the path that replaces the location's path; `None` for a URL with variables.
