@@ -294,16 +294,7 @@ impl Reader {
             if let Some(why) = open_prefix_note(&path) {
                 note(field, &why);
             }
-            let hosts = texts(&route, "hosts");
-            let methods = texts(&route, "methods").iter().map(|name| name.to_uppercase()).collect();
-            let mut matches = vec![Match { hosts, methods, ..Match::of_path(matched) }];
-            // a request has one of the values of each field
-            if let Some(headers) = section(&route, "headers") {
-                for (name, _) in headers.fields() {
-                    let of = |value: &String| Match::of_header(name, header_value(value));
-                    matches = all_of(&matches, &texts(&headers, name).iter().map(of).collect::<Vec<_>>());
-                }
-            }
+            let matches = matches_of(&route, matched);
             for matches in &matches {
                 self.taken.add(&name, matches, rank).iter().for_each(|remark| note(field, remark));
             }
@@ -404,6 +395,20 @@ impl Reader {
         let new: Vec<String> = names.into_iter().filter(|name| !self.key_names.contains(name)).collect();
         self.key_names.extend(new);
     }
+}
+
+/// The matches of a route with this path.
+fn matches_of(route: &Section<'_>, path: PathMatch) -> Vec<Match> {
+    let methods = texts(route, "methods").iter().map(|name| name.to_uppercase()).collect();
+    let mut matches = vec![Match { hosts: texts(route, "hosts"), methods, ..Match::of_path(path) }];
+    // a request has one of the values of each field
+    if let Some(headers) = section(route, "headers") {
+        for (name, _) in headers.fields() {
+            let of = |value: &String| Match::of_header(name, header_value(value));
+            matches = all_of(&matches, &texts(&headers, name).iter().map(of).collect::<Vec<_>>());
+        }
+    }
+    matches
 }
 
 /// The condition for a value of a route's header field. Kong compares without case, and searches for the expression behind `~*`.
