@@ -27,21 +27,7 @@ impl<'l> Reader<'l, '_> {
         for line in section.lines.iter().filter(|line| line.word(0) == "server") {
             let words = line.words.iter().chain(shared).cloned().collect();
             let server = Line { mark: line.mark, words };
-            let weight = server.option("weight").and_then(|weight| weight.parse().ok()).unwrap_or(1);
-            if server.has("backup") || server.has("disabled") || weight == 0 {
-                self.note(line, "is left out: it gets no requests while others are up");
-                continue;
-            }
-            let others = server.others(3, &SERVER, &SERVER_WITH_VALUE);
-            if !others.is_empty() {
-                self.note(line, &format!("is carried over without {}", others.join(", ")));
-            }
-            let address = server.word(2).trim_start_matches("ipv4@");
-            let path = address.strip_prefix("unix@").or_else(|| address.starts_with('/').then_some(address));
-            let address = path.map_or_else(|| address.to_owned(), |path| format!("unix:{path}"));
-            if !address.contains(':') {
-                self.note(line, "has no port: 80 is taken");
-            }
+            let Some(node) = self.server(&server) else { continue };
             if server.has("ssl") {
                 let ca = server.option("ca-file").map(|file| format!(" ca: {} ", scalar(file)));
                 if server.option("verify") == Some("none") {
@@ -51,26 +37,13 @@ impl<'l> Reader<'l, '_> {
             }
             checks = checks.or_else(|| server.has("check").then_some(server.words.clone()));
             room.push(server.option("maxconn").and_then(|most| most.parse::<u64>().ok()).filter(|most| *most > 0));
-            upstream.nodes.push((node(&address, 80), weight));
+            upstream.nodes.push(node);
         }
         if upstream.nodes.is_empty() {
             self.note(&section.head, "is left out: it has no servers");
             return None;
         }
-        if let Some(line) = last("balance") {
-            let header = line.word(1).strip_prefix("hdr(").and_then(|name| name.strip_suffix(')'));
-            upstream.balance = match (line.word(1), header) {
-                ("roundrobin" | "static-rr", _) => None,
-                ("leastconn", _) => Some("least_requests".to_owned()),
-                ("random", _) => Some("random".to_owned()),
-                ("source", _) => Some("consistent_hash, hash_on: client_address".to_owned()),
-                (_, Some(header)) => Some(format!("consistent_hash, hash_on: {{ header: {} }}", scalar(header))),
-                _ => {
-                    self.note(line, "is not carried over: requests go to each server in turn");
-                    None
-                }
-            };
-        }
+        upstream.balance = last("balance").and_then(|line| self.balance(line));
         let is_bounded = room.iter().any(Option::is_some);
         upstream.max_requests = room.into_iter().sum();
         match upstream.max_requests {
@@ -88,6 +61,41 @@ impl<'l> Reader<'l, '_> {
         upstream.health_check =
             checks.and_then(|words| self.health_check(&section.head, Line { mark: section.head.mark, words }, lines));
         Some(upstream)
+    }
+
+    /// The address and the weight of a server. `None` for one that gets no requests.
+    fn server(&self, server: &Line) -> Option<(String, u64)> {
+        let weight = server.option("weight").and_then(|weight| weight.parse().ok()).unwrap_or(1);
+        if server.has("backup") || server.has("disabled") || weight == 0 {
+            self.note(server, "is left out: it gets no requests while others are up");
+            return None;
+        }
+        let others = server.others(3, &SERVER, &SERVER_WITH_VALUE);
+        if !others.is_empty() {
+            self.note(server, &format!("is carried over without {}", others.join(", ")));
+        }
+        let address = server.word(2).trim_start_matches("ipv4@");
+        let path = address.strip_prefix("unix@").or_else(|| address.starts_with('/').then_some(address));
+        let address = path.map_or_else(|| address.to_owned(), |path| format!("unix:{path}"));
+        if !address.contains(':') {
+            self.note(server, "has no port: 80 is taken");
+        }
+        Some((node(&address, 80), weight))
+    }
+
+    fn balance(&self, line: &Line) -> Option<String> {
+        let header = line.word(1).strip_prefix("hdr(").and_then(|name| name.strip_suffix(')'));
+        match (line.word(1), header) {
+            ("roundrobin" | "static-rr", _) => None,
+            ("leastconn", _) => Some("least_requests".to_owned()),
+            ("random", _) => Some("random".to_owned()),
+            ("source", _) => Some("consistent_hash, hash_on: client_address".to_owned()),
+            (_, Some(header)) => Some(format!("consistent_hash, hash_on: {{ header: {} }}", scalar(header))),
+            _ => {
+                self.note(line, "is not carried over: requests go to each server in turn");
+                None
+            }
+        }
     }
 
     fn health_check(&self, of: &Line, server: Line, lines: &[&Line]) -> Option<String> {
