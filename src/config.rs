@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::charge::Mode;
+use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
     AccessLog, BodyRules, ClientAddress, ConnectionBounds, CredentialSource, HeadLimits, Matcher, RateLimitHeaders,
@@ -318,6 +319,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
     limits::prepare(&mut routes, &limits, has_customers);
     warn_of_idle_sections(top, &server, &customers, &domains, &limits);
+    warn_of_unbelieved_keys(top, &client_address, &limits);
     decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
     if findings.has_errors() {
         return None;
@@ -415,6 +417,21 @@ fn warn_of_idle_sections(
         "customers",
         "goes by client certificates, and no listener has `client_certificates`: nobody shows one",
     );
+}
+
+/// Warns of keys of fields that only trusted proxies may send, where there are none: the gateway removes the fields.
+fn warn_of_unbelieved_keys(top: &Section<'_>, client_address: &ClientAddress, limits: &[Limit]) {
+    let is_unbelieved = |part: &KeyPart| {
+        client_address.trusted_proxies.is_empty()
+            && matches!(part, KeyPart::Header(name, _) if client_address.is_hop_field(name.as_str().as_bytes()))
+    };
+    let section = top.get("limits").and_then(|field| field.as_mapping());
+    for (name, field) in section.iter().flat_map(Section::fields) {
+        if limits.iter().any(|limit| limit.name == name && limit.key.parts.iter().any(is_unbelieved)) {
+            let says = "counts by a field that is believed of no request: `client_address` has no `trusted_proxies`";
+            field.findings().add(Problem::warning(field.key_place(), says));
+        }
+    }
 }
 
 /// Warns of names that no route uses. Only for files without errors: the broken part may be the one that uses the name.

@@ -206,6 +206,16 @@ impl ClientAddress {
     pub fn is_trusted(&self, peer: Option<IpAddr>) -> bool {
         self.trusted_proxies.contains(peer)
     }
+
+    /// Whether a field with this name makes a statement about earlier hops, which only trusted proxies may.
+    pub fn is_hop_field(&self, name: &[u8]) -> bool {
+        let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+        let is_usual = matches!(name.first(), Some(b'f' | b'F' | b'x' | b'X'))
+            && (begins(b"x-forwarded-")
+                || name.eq_ignore_ascii_case(b"forwarded")
+                || name.eq_ignore_ascii_case(b"x-real-ip"));
+        is_usual || name.eq_ignore_ascii_case(self.header.name().as_bytes())
+    }
 }
 
 /// How the gateway identifies the customer of a request.

@@ -90,18 +90,9 @@ pub fn remove_untrusted(headers: &mut Fields, peer: Option<IpAddr>, ruleset: &Ru
         let plan_from = ruleset.customers.as_ref().and_then(|customers| customers.plan_from.as_ref());
         headers.remove(|_, name| {
             let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-            is_hop_field(name) || is(rules.header.name()) || plan_from.is_some_and(|from| is(from.name.as_str()))
+            rules.is_hop_field(name) || plan_from.is_some_and(|from| is(from.name.as_str()))
         });
     }
-}
-
-/// Whether a field makes a statement about earlier hops.
-fn is_hop_field(name: &[u8]) -> bool {
-    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
-    matches!(name.first(), Some(b'f' | b'F' | b'x' | b'X'))
-        && (begins(b"x-forwarded-")
-            || name.eq_ignore_ascii_case(b"forwarded")
-            || name.eq_ignore_ascii_case(b"x-real-ip"))
 }
 
 /// Checks a head's size.
