@@ -204,6 +204,18 @@ impl RequestContext {
         self.gateway.store.refund(&self.active.binding, &back, now);
     }
 
+    /// Refunds all charges of a request that does not go on.
+    fn refund_all(&self, now: Nanos) {
+        self.refund(now, |_| false);
+        self.active.meters.refunded(self.plan, self.taken().map(|(charge, _)| charge));
+    }
+
+    /// Refunds the charges of a request that is admitted and fails all the same.
+    pub fn refund_as_failed(&mut self, now: Nanos) {
+        self.refund_all(now);
+        self.admission = Admission::None;
+    }
+
     /// Refunds the charges of a request that is denied after all, except those of limits that count denials.
     pub fn refund_as_denied(&mut self, now: Nanos) {
         if self.admission == Admission::Waiting {
@@ -225,10 +237,7 @@ impl RequestContext {
     fn release(&self, now: Nanos) {
         match self.admission {
             Admission::None => {}
-            Admission::Waiting => {
-                self.refund(now, |_| false);
-                self.active.meters.refunded(self.plan, self.taken().map(|(charge, _)| charge));
-            }
+            Admission::Waiting => self.refund_all(now),
             Admission::Passed { at } => {
                 let end = Completion {
                     latency: now.saturating_sub(at),

@@ -142,8 +142,8 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
     let mut fields = Fields::with_capacity(OWN_FIELDS, OWN_BYTES);
     fields.push("cache-control", "no-store");
     if let Some(context) = context {
-        // the headroom of a limit that could not be checked is unknown
-        if !matches!(answer, Answer::StoreUnavailable)
+        // the headroom of a limit that could not be checked, or whose charge is refunded, is unknown
+        if !matches!(answer, Answer::StoreUnavailable | Answer::KeyElsewhere(_))
             && let Some(limits) = LimitFields::new(&context.active.ruleset, &context.verdict, None)
         {
             limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));

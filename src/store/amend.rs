@@ -45,6 +45,20 @@ impl Store {
         self.charge(binding, &mut asks, now).await
     }
 
+    /// Checks whether this gateway can amend the key that `charge` names, as far as it knows without asking.
+    pub fn check_amendable(&self, binding: &Binding, charge: &Charge) -> Result<(), AmendError> {
+        if binding.local.rule(charge).holds_slots() {
+            return Err(AmendError::Holds);
+        }
+        match self.authority(binding, charge) {
+            Authority::Shared(shared, limit) => shared.check_amendable(limit, charge),
+            Authority::Owned(owners, _) if !owners.cluster.owns(charge.key) => {
+                Err(AmendError::Elsewhere(owners.cluster.owner(charge.key)))
+            }
+            Authority::Here | Authority::Owned(..) => Ok(()),
+        }
+    }
+
     /// Amends the key that `charge` names; the charge's cost does not matter.
     ///
     /// For a limit that gateways share, this gateway also forgets what it remembers of the key; other gateways do not.
@@ -56,14 +70,9 @@ impl Store {
         now: Nanos,
     ) -> Result<(), AmendError> {
         let asks = Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
-        if binding.local.rule(&asks).holds_slots() {
-            return Err(AmendError::Holds);
-        }
+        self.check_amendable(binding, &asks)?;
         match self.authority(binding, &asks) {
             Authority::Shared(shared, limit) => shared.amend(limit, &asks, amendment).await,
-            Authority::Owned(owners, _) if !owners.cluster.owns(asks.key) => {
-                Err(AmendError::Elsewhere(owners.cluster.owner(asks.key)))
-            }
             Authority::Here | Authority::Owned(..) => {
                 let _fetches = match self.cluster().filter(|cluster| cluster.is_migrating()) {
                     Some(cluster) => self.fetch_states(cluster, binding, std::slice::from_ref(&asks)).await,

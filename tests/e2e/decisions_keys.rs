@@ -1,7 +1,7 @@
 //! Envoy's gRPC questions with several keys of one limit (`serves: rate_limit_service`).
 
-use crate::decisions_grpc::start;
-use crate::decisions_rate_limits::{Brought, Descriptor, Envoy, Hits, OK, OVER, descriptor};
+use crate::decisions_grpc::{GRPC, framed, refused, start};
+use crate::decisions_rate_limits::{Brought, Descriptor, Envoy, Hits, LIMIT, OK, OVER, descriptor, of_domain};
 use crate::support::redis::Redis;
 use crate::support::{Client, Gateway, Origin};
 use crate::webhook::SECRET;
@@ -43,6 +43,31 @@ domains: {{ edge: {{ descriptors: [{{ key: user, limits: [plain] }}, {{ key: pay
         assert_eq!(both, (OK, vec![(OK, 2), (OK, 1)]), "{mode}");
         assert_eq!(envoy.codes(vec![hits("user=c", 1)]).await.0, OVER, "{mode}");
         assert_eq!(envoy.codes(vec![brings()]).await.0, OVER, "{mode}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_whose_hits_cannot_be_given_back_changes_no_key() {
+    let redis = tokio::task::block_in_place(Redis::start);
+    let config = format!(
+        "store: {{ redis: \"{}\" }}
+limits:
+  alone: {{ algorithm: gcra, rate: 10/d, burst: 10, key: {{ descriptor: user }} }}
+  together: {{ algorithm: gcra, rate: 10/d, burst: 10, mode: shared, key: {{ descriptor: payer }} }}
+domains: {{ edge: {{ descriptors: [{{ key: user, limits: [alone] }}, {{ key: payer, limits: [together] }}] }} }}
+",
+        redis.url()
+    );
+    let gateway = start("rate_limit_service", &config);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let hits = |entries, value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor(entries) };
+    let back = |entries| Descriptor { is_negative_hits: true, ..hits(entries, 1) };
+    assert_eq!(envoy.codes(vec![hits("user=a", 5), hits("payer=a", 5)]).await.0, OK);
+    drop(redis);
+    for other in [back("user=a"), hits("user=a", 1), back("user=a"), hits("user=a", 1)] {
+        let question = framed(&of_domain("edge", vec![other, back("payer=a")]));
+        assert_eq!(refused(&envoy.0.post(LIMIT, GRPC, question).await.unwrap()).0, 14);
+        assert_eq!(envoy.codes(vec![hits("user=a", 0)]).await, (OK, vec![(OK, 5)]));
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         .map(|descriptor| batch.add(context, domain, descriptor, question.hits_addend))
         .collect::<Result<_, _>>()?;
     if asked.iter().any(|asked| asked.denied) {
-        drop(refund(context, &batch.refunds).await);
+        settle(context, Err(Answer::Limited), batch.refunds).await?;
         return Ok(grpc::encode_response(&denied(context, &asked)));
     }
     let decided = charge(context, domain.route, batch.charges).await;
@@ -85,12 +85,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         };
         denials::record_with(context, active.ruleset.matcher.route(domain.route), value, |_| context.plan);
     }
-    match decided {
-        Ok(()) => refund(context, &batch.refunds).await?,
-        // the traffic that these hits stood for is over
-        Err(Answer::Limited) => drop(refund(context, &batch.refunds).await),
-        Err(answer) => return Err(answer),
-    }
+    settle(context, decided, batch.refunds).await?;
     let standings = |asked: &DescriptorCharges<'_>| {
         status(context, asked.charges.iter().filter_map(|position| context.verdict.standings.get(*position)))
     };
@@ -225,16 +220,37 @@ fn without_wait(queue: &Queue, decision: Decision, now: Nanos) -> Decision {
     }
 }
 
-/// Gives back the tokens of descriptors with negative hits, never more than were taken.
-async fn refund(context: &RequestContext, refunds: &[Charge]) -> Result<(), Answer> {
-    let gateway = &context.gateway;
-    for charge in refunds.iter().filter(|charge| charge.enforcement.consumes) {
-        let grant = Amendment::Grant(charge.cost);
-        let done = gateway.store.amend(&context.active.binding, charge, grant, gateway.clock.now()).await;
-        done.map_err(|unamended| match unamended {
-            AmendError::RedisUnavailable | AmendError::Elsewhere(_) => Answer::StoreUnavailable,
-            AmendError::Holds => Answer::Internal,
-        })?;
+/// Makes `refunds` after the charges of a question are `decided`. Where that fails, a question that passes is charged
+/// nothing, so that the proxy can ask again.
+async fn settle(context: &mut RequestContext, decided: Result<(), Answer>, refunds: Vec<Charge>) -> Result<(), Answer> {
+    let is_admitted = match decided {
+        Ok(()) => true,
+        Err(Answer::Limited) => false,
+        Err(answer) => return Err(answer),
+    };
+    match refund(context, refunds).await {
+        Err(unamended) if is_admitted => {
+            context.refund_as_failed(context.gateway.clock.now());
+            Err(match unamended {
+                AmendError::Elsewhere(owner) => Answer::KeyElsewhere(owner),
+                AmendError::RedisUnavailable => Answer::StoreUnavailable,
+                AmendError::Holds => Answer::Internal,
+            })
+        }
+        // the traffic that the hits of a denied question stood for is over, too
+        _ => Ok(()),
+    }
+}
+
+/// Gives back the tokens of descriptors with negative hits, never more than were taken. None is given back where this gateway
+/// knows that a key cannot be amended; keys in Redis, which may fail to answer, come first.
+async fn refund(context: &RequestContext, mut refunds: Vec<Charge>) -> Result<(), AmendError> {
+    let (gateway, binding) = (&context.gateway, &context.active.binding);
+    refunds.retain(|charge| charge.enforcement.consumes);
+    refunds.iter().try_for_each(|charge| gateway.store.check_amendable(binding, charge))?;
+    refunds.sort_by_key(|charge| gateway.store.is_decided_locally(binding, charge));
+    for charge in &refunds {
+        gateway.store.amend(binding, charge, Amendment::Grant(charge.cost), gateway.clock.now()).await?;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The responses that the gateway gives itself, in place of an upstream, and their texts.
 
+use std::net::SocketAddr;
+
 use http::StatusCode;
 
 use crate::algorithm::Denial;
@@ -63,6 +65,8 @@ pub enum Answer {
     DirectoryUnavailable,
     /// A limit that gateways share cannot be checked, and lets no request pass in this case.
     StoreUnavailable,
+    /// Hits cannot be given back here: the gateway at this address owns their key.
+    KeyElsewhere(SocketAddr),
     /// A limit denies.
     Limited,
     /// No node of the upstream is healthy.
@@ -155,6 +159,7 @@ impl Answer {
             Self::Suspended => (403, "suspended", 7),
             Self::DirectoryUnavailable => (503, "directory_away", 14),
             Self::StoreUnavailable => (503, "store_away", 14),
+            Self::KeyElsewhere(_) => (409, "key_elsewhere", 14),
             Self::Limited => (429, "limited", 8),
             Self::NoHealthyNode => (503, "no_healthy_node", 14),
             Self::UpstreamFull => (503, "upstream_full", 14),
@@ -228,6 +233,11 @@ impl Answer {
                 "Credentials cannot be looked up at the moment; retry in a second.".to_owned()
             }
             Self::StoreUnavailable => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
+            Self::KeyElsewhere(owner) => {
+                format!(
+                    "Hits are given back by the gateway that owns their key: ask the one in the cluster at {owner}."
+                )
+            }
             Self::Limited => match context.map(|context| (context, context.verdict.outcome)) {
                 Some((context, Outcome::Deny(Denial::Later { retry_after }))) => {
                     let time = spread_retry_after(context).unwrap_or(retry_after);

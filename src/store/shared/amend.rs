@@ -40,6 +40,16 @@ impl SharedStore {
         outcome.each.into_iter().next()
     }
 
+    /// See [`crate::store::Store::check_amendable`].
+    pub(in crate::store) fn check_amendable(&self, limit: &SharedLimit, charge: &Charge) -> Result<(), AmendError> {
+        self.amendable_part(limit, charge).map(drop)
+    }
+
+    fn amendable_part(&self, limit: &SharedLimit, charge: &Charge) -> Result<ChargePart, AmendError> {
+        let part = limit.part(charge).filter(|part| !self.0.is_unavailable(part));
+        part.ok_or(AmendError::RedisUnavailable)
+    }
+
     /// See [`crate::store::Store::amend`].
     pub(in crate::store) async fn amend(
         &self,
@@ -47,11 +57,7 @@ impl SharedStore {
         charge: &Charge,
         amendment: Amendment,
     ) -> Result<(), AmendError> {
-        let Some(part) = limit.part(charge) else { return Err(AmendError::RedisUnavailable) };
-        let gateway = &self.0;
-        if gateway.is_unavailable(&part) {
-            return Err(AmendError::RedisUnavailable);
-        }
+        let (part, gateway) = (self.amendable_part(limit, charge)?, &self.0);
         if !gateway.reconcile_keys_of(std::slice::from_ref(&part)).await {
             return Err(AmendError::RedisUnavailable);
         }
