@@ -2,6 +2,10 @@
 
 local TOLLGATE = "http://127.0.0.1:8081/"
 local PATIENCE = 1000 -- milliseconds
+-- the headers of limits with `over_limit: { mark: x-over-limit }`: tollgate's values replace the client's
+local MARKS = {
+    --"x-over-limit",
+}
 local NOT_COPIED = { ["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true }
 
 local function ask(txn)
@@ -20,6 +24,12 @@ local function ask(txn)
 
     local answer = core.httpclient():get({ url = TOLLGATE, headers = headers, timeout = PATIENCE })
     if answer.status >= 200 and answer.status < 300 then
+        for _, name in ipairs(MARKS) do
+            txn.http:req_del_header(name)
+            for _, value in pairs(answer.headers[name] or {}) do
+                txn.http:req_add_header(name, value)
+            end
+        end
         return
     end
     local reply = txn:reply({ status = answer.status, reason = answer.reason, body = answer.body })

@@ -70,7 +70,7 @@ fn is_asked_by_route(serves: ListenerService) -> bool {
 /// Warns of limits of routes that have less effect where other proxies ask.
 fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server: &Server) {
     let is_asked = server.listeners.iter().any(|listener| is_asked_by_route(listener.serves));
-    let sees_no_body =
+    let is_asked_over_http =
         server.listeners.iter().any(|listener| matches!(listener.serves, ListenerService::ForwardAuth { .. }));
     let section = top.get("limits").and_then(|field| field.as_mapping());
     for (name, field) in section.iter().flat_map(Section::fields) {
@@ -82,9 +82,14 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
                 .findings()
                 .add(Problem::warning(field.key_place(), "counts by a descriptor, which requests have not"));
         }
-        if sees_no_body && limit.depends_on_body() {
+        if is_asked_over_http && limit.depends_on_body() {
             let says = "goes by the bodies of requests, which a listener with `serves: forward_auth` never sees: there they \
                         cannot be read";
+            field.findings().add(Problem::warning(field.key_place(), says));
+        }
+        if is_asked_over_http && matches!(limit.over_limit, OverLimit::Mark(_)) {
+            let says = "marks requests, and a proxy that asks a listener with `serves: forward_auth` has to copy the header from \
+                        the answer, in place of the client's";
             field.findings().add(Problem::warning(field.key_place(), says));
         }
         if is_asked {

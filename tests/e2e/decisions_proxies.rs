@@ -13,9 +13,17 @@ const HAPROXY_SCRIPT: &str = include_str!("../../config/proxies/haproxy.lua");
 const ENVOY: &str = include_str!("../../config/proxies/envoy.yaml");
 const TRAEFIK: &str = include_str!("../../config/proxies/traefik-dynamic.yaml");
 
-/// The text of a sample in which `addresses` replace the addresses with these ports.
+/// The text of a sample in which `addresses` replace the addresses with these ports, with its settings for marks, which are
+/// comments without a blank.
 fn placed(sample: &str, addresses: &[(u16, SocketAddr)]) -> String {
-    addresses.iter().fold(sample.to_owned(), |text, (port, address)| {
+    let with_setting = |line: &str| {
+        let is_setting =
+            |sign: &str| line.trim_start().strip_prefix(sign).is_some_and(|setting| !setting.starts_with(' '));
+        let sign = ["#", "--"].into_iter().find(|sign| is_setting(*sign));
+        sign.map_or_else(|| line.to_owned(), |sign| line.replacen(sign, "", 1)) + "\n"
+    };
+    let sample: String = sample.lines().map(with_setting).collect();
+    addresses.iter().fold(sample, |text, (port, address)| {
         let (own, envoys) = (format!("127.0.0.1:{port}"), format!("address: 127.0.0.1, port_value: {port} "));
         let envoys_address = format!("address: {}, port_value: {} ", address.ip(), address.port());
         text.replace(&own, &address.to_string()).replace(&envoys, &envoys_address)
@@ -32,11 +40,15 @@ fn start(serves: &str, config: &str) -> Gateway {
     Gateway::start_listening(&format!("serves: {serves}"), &format!("{trusted}{config}"), &[])
 }
 
-/// A route with `limit` requests a day for each client.
+/// A route with `limit` requests a day for each client, of which all but the first are marked, and one without limits.
 fn routed(limit: u32) -> String {
     format!(
-        "limits: {{ five: {{ algorithm: gcra, rate: {limit}/d, burst: {limit}, key: client_address }} }}
-routes: [{{ name: orders, match: {{ path: /v1/** }}, limits: [five] }}]\n"
+        "limits:
+  five: {{ algorithm: gcra, rate: {limit}/d, burst: {limit}, key: client_address }}
+  first: {{ algorithm: gcra, rate: 1/d, burst: 1, key: client_address, over_limit: {{ mark: x-over-limit }}, headers: hidden }}
+routes:
+  - {{ name: orders, match: {{ path: /v1/** }}, limits: [five, first] }}
+  - {{ name: open, match: {{ path: /open }}, limits: [] }}\n"
     )
 }
 
@@ -49,7 +61,7 @@ fn run(program: &str, arguments: &[&str], folder: &Folder, own: SocketAddr) -> P
 }
 
 fn status(proxy: SocketAddr) -> u16 {
-    Client::connect(proxy).get("/v1/orders").status
+    Client::connect(proxy).round_trip("GET", "/v1/orders", &[("x-over-limit", "forged")]).status
 }
 
 /// Sends ten requests at once, and then one: checks the clients' statuses and the number of requests at the upstream.
@@ -61,6 +73,8 @@ fn hold_exactly(proxy: SocketAddr, origin: &Origin) -> Response {
     assert_eq!((admitted, denied, origin.count() - before), (5, 5, 5), "{statuses:?}");
     let denied = Client::connect(proxy).get("/v1/orders");
     assert_eq!((denied.status, denied.field("retry-after").is_some(), origin.count() - before), (429, true, 5));
+    let marks = |mark| origin.received().iter().filter(|seen| seen.head.field("x-over-limit") == Some(mark)).count();
+    assert!(marks("first") >= 4 && marks("forged") == 0, "{:?}", origin.received());
     denied
 }
 
