@@ -59,7 +59,7 @@ pub struct LimitSpec<'a> {
     pub rules: &'a [Rule],
     /// The most keys that the limit's table holds.
     pub max_keys: u64,
-    /// Whether the gateway refunds tokens when a request costs less than it was charged.
+    /// Whether a gateway may refund tokens of requests that have passed.
     pub gives_back: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The configuration in force: one immutable value behind one pointer, which a reload swaps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::clock::Clock;
@@ -15,7 +15,7 @@ use crate::http::listener::ListenerConfig;
 use crate::ruleset::changes::{self, LimitChange};
 use crate::ruleset::key::{KeyHasher, LimitHashers};
 use crate::ruleset::limit::OnChange;
-use crate::ruleset::{Limit, Ruleset};
+use crate::ruleset::{Limit, LimitId, Ruleset};
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
@@ -163,7 +163,10 @@ fn sources(tokens: Option<&TokenVerifier>, directory: &Directory) -> Vec<Arc<Ref
 
 /// The limits of a ruleset in the form that the store needs; none of them starts afresh.
 pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
-    fn spec(limit: &Limit) -> LimitSpec<'_> {
+    // their hits may be given back at any time
+    let of_domains: HashSet<LimitId> = ruleset.domain_limits().collect();
+    let spec = |(position, limit)| {
+        let limit: &Limit = limit;
         LimitSpec {
             name: &limit.name,
             algorithm: limit.algorithm.canonical(),
@@ -172,8 +175,29 @@ pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
             is_reset: false,
             rules: &limit.rules,
             max_keys: limit.max_keys,
-            gives_back: limit.gives_back(),
+            gives_back: limit.gives_back() || of_domains.contains(&LimitId(position)),
         }
+    };
+    ruleset.limits.iter().enumerate().map(spec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_domains_may_give_hits_back() {
+        const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\", serves: forward_auth },
+  { address: \"127.0.0.1:2\", serves: rate_limit_service }]
+client_address: { trusted_proxies: [127.0.0.1] }
+limits:
+  users: { algorithm: gcra, rate: 1/s, burst: 5, key: { descriptor: user } }
+  callers: { algorithm: gcra, rate: 1/s, burst: 5, key: client_address }
+routes: [{ name: all, limits: [callers] }]
+domains: { edge: { descriptors: [{ key: user, limits: [users] }] } }
+";
+        let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
+        let specs: Vec<_> = limit_specs(&ruleset).into_iter().map(|spec| (spec.name, spec.gives_back)).collect();
+        assert_eq!(specs, [("users", true), ("callers", false)]);
     }
-    ruleset.limits.iter().map(spec).collect()
 }

@@ -66,6 +66,11 @@ impl Values {
 }
 
 impl Ruleset {
+    /// The limits that the domains lead to.
+    pub fn domain_limits(&self) -> impl Iterator<Item = LimitId> {
+        self.domains.values().flat_map(move |domain| &self.matcher.route(domain.route).limits).copied()
+    }
+
     /// The charge of a descriptor with these `entries` under one limit; `None` where the limit does not apply. `rule` is
     /// the rule that the request carries for itself, if any.
     pub fn charge_descriptor(

@@ -19,7 +19,7 @@ pub struct SharedLimit {
     pub(super) sharing: Sharing,
     /// The configured number of gateways.
     nodes: u64,
-    /// Whether the gateway refunds tokens when a request costs less than it was charged.
+    /// Whether a gateway may refund tokens of requests that have passed.
     gives_back: bool,
     forms: Vec<Form>,
 }
@@ -42,7 +42,7 @@ pub(super) struct ChargePart {
     pub(super) enforcement: Enforcement,
     /// The most tokens that this gateway may lease.
     pub(super) max_lease: Cost,
-    /// Whether the gateway refunds tokens when a request costs less than it was charged.
+    /// Whether a gateway may refund tokens of requests that have passed.
     pub(super) gives_back: bool,
 }
 
