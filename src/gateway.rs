@@ -347,7 +347,7 @@ impl Exchange for RequestContext {
             | Failure::Unreadable(_) => Answer::UpstreamFailed,
             Failure::ClientGone => return Response::default(),
         };
-        self.answer_failure(&answer)
+        decisions::with_denied_status(self.answer_failure(&answer), self.serves)
     }
 }
 

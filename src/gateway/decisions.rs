@@ -7,6 +7,8 @@ mod health;
 mod rate_limit_service;
 pub(super) mod request_limits;
 
+pub(super) use forward_auth::with_denied_status;
+
 use crate::gateway::admit::{self, RequestSender};
 use crate::gateway::awaited_body::BodySource;
 use crate::gateway::request_context::RequestContext;
@@ -36,7 +38,7 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
             );
             context.answer_failure(&Answer::AccessDenied)
         }
-        ListenerService::ForwardAuth { denied_status } => forward_auth::decide(context, question, denied_status).await,
+        ListenerService::ForwardAuth { .. } => forward_auth::decide(context, question).await,
         ListenerService::RateLimitService => {
             finish_grpc_call(rate_limit_service::decide(context, question, body).await, context)
         }
@@ -50,7 +52,7 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
         Outcome::Admit { .. } => "admitted",
     };
     context.active.meters.decided(serves.as_str(), result);
-    response
+    with_denied_status(response, serves)
 }
 
 /// The response to a gRPC call, also to one that failed.

@@ -122,6 +122,11 @@ fn a_denied_status_stands_for_all_others_and_changes_with_a_reload() {
     let answers: Vec<_> = ["/v1", "/v1", "/v1", "/v2"].map(|target| ask(&mut client, "GET", target, &[])).into();
     let told: Vec<_> = answers.iter().map(|answer| (answer.status, answer.number("x-tollgate-status"))).collect();
     assert_eq!(told, [(200, None), (200, None), (403, Some(429)), (403, Some(404))]);
+    // questions that are refused before they are read
+    for (fields, status) in [(vec![("x-a", "\x01")], 400), (vec![("x-a", "b"); 255], 431)] {
+        let refused = ask(&mut gateway.client(), "GET", "/v1", &fields);
+        assert_eq!((refused.status, refused.number("x-tollgate-status")), (403, Some(status)));
+    }
     let text = std::fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
     gateway.folder.write("tollgate.yaml", text.replace("denied_status: 403", "denied_status: 401"));
     assert_eq!(gateway.reload().status, 200);

@@ -11,6 +11,7 @@ use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
 use crate::http::head::RequestHead;
 use crate::http::service::Response;
+use crate::ruleset::ListenerService;
 
 const METHOD: &str = "x-forwarded-method";
 const URI: &str = "x-forwarded-uri";
@@ -20,11 +21,7 @@ const PROTO: &str = "x-forwarded-proto";
 const STATUS: &str = "x-tollgate-status";
 
 /// Answers a subrequest.
-pub(super) async fn decide(
-    context: &mut RequestContext,
-    subrequest: &RequestHead,
-    denied_status: Option<u16>,
-) -> Response {
+pub(super) async fn decide(context: &mut RequestContext, subrequest: &RequestHead) -> Response {
     let decided = match original(subrequest) {
         Ok((request, secure)) => {
             let sender = RequestSender { address: context.peer.address(), secure, tls_info: None };
@@ -35,7 +32,14 @@ pub(super) async fn decide(
     let mut response = decided.err().unwrap_or_else(|| admitted(context));
     // the end of the subrequest is known, even if the request that it describes is malformed
     response.closes = false;
-    if let Some(status) = denied_status.filter(|_| !(200..300).contains(&response.status)) {
+    response
+}
+
+/// `response` with the status that the listener `serves` in place of those that are not 2xx.
+pub(in crate::gateway) fn with_denied_status(mut response: Response, serves: ListenerService) -> Response {
+    if let ListenerService::ForwardAuth { denied_status: Some(status) } = serves
+        && !(200..300).contains(&response.status)
+    {
         response.fields.push_number(STATUS, response.status.into());
         response.status = status;
     }
