@@ -170,14 +170,14 @@ impl Explanation {
         request.with_standings(gateway, &active).await
     }
 
-    /// The charge of `question` under the limit `id`, with the parts of its key and the plan. `Err` says why the request is
-    /// not charged there, or why the charge is unknown.
+    /// The charge of `question` under the limit `id`, or the reason why there is none, with the parts of its key and the plan.
+    /// `Err` says why the request does not reach the limit, or why the charge is unknown.
     pub(super) async fn charge_under_limit(
         gateway: &Gateway,
         active: &ActiveConfig,
         question: &Question,
         id: LimitId,
-    ) -> Result<(Vec<KeyPartValue>, Charge, Option<String>), String> {
+    ) -> Result<(Vec<KeyPartValue>, Result<Charge, String>, Option<String>), String> {
         let rules = ExplainedConfig::in_force(gateway, active);
         let ResolvedRequest { explanation, charges, nodes } = ResolvedRequest::resolve(rules, question).await;
         if let Some(answer) = &explanation.answer {
@@ -195,9 +195,12 @@ impl Explanation {
         if limit.key.counts_by_node() && nodes != 1 {
             return Err("it counts by the node that a request goes to, which is not known; name the parts".to_owned());
         }
+        if account.awaits_body {
+            return Err(account.why);
+        }
         let charge = charges.into_iter().find(|(of, _)| *of == position).map(|(_, charge)| charge);
         let plan = explanation.caller.and_then(|caller| caller.plan);
-        charge.map(|charge| (account.key, charge, plan)).ok_or(account.why)
+        Ok((account.key, charge.ok_or(account.why), plan))
     }
 
     const EMPTY: Self = Self {

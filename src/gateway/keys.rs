@@ -145,11 +145,13 @@ pub struct KeyContext<'c> {
     pub pools: Option<&'c [Arc<Pool>]>,
 }
 
-/// A key that was found: a charge to it, and its description.
+/// A key that was found, and its description.
 struct FoundKey {
-    charge: Charge,
+    limit: String,
     key: Vec<KeyPartValue>,
     plan: Option<String>,
+    /// A charge to the key, or the reason why the limit does not apply to it.
+    charge: Result<Charge, String>,
 }
 
 /// A question about a key as `POST /v1/keys/...` takes it in JSON, and a charge as `POST /v1/charge` does.
@@ -195,7 +197,7 @@ impl KeyQuestion {
     pub async fn peek(&self, gateway: &Gateway) -> Result<KeyAnswer, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
-        Ok(found.answer(gateway, &active).await)
+        Ok(found.answer(found.charge()?, gateway, &active).await)
     }
 
     /// Changes the key, and returns its standing after the change, with the one before.
@@ -206,15 +208,16 @@ impl KeyQuestion {
     ) -> Result<Result<KeyAnswer, AmendError>, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
-        let before = found.answer(gateway, &active).await.standing;
-        let done = gateway.store.amend(&active.binding, &found.charge, amendment, gateway.clock.now()).await;
+        let charge = found.charge()?;
+        let before = found.answer(charge, gateway, &active).await.standing;
+        let done = gateway.store.amend(&active.binding, charge, amendment, gateway.clock.now()).await;
         if let Err(unamended) = done {
             return Ok(Err(unamended));
         }
         if amendment == Amendment::ResetKey {
-            gateway.bans.lift(&found.charge, gateway.clock.now());
+            gateway.bans.lift(charge, gateway.clock.now());
         }
-        let after = found.answer(gateway, &active).await;
+        let after = found.answer(charge, gateway, &active).await;
         Ok(Ok(KeyAnswer { before: Some(before), ..after }))
     }
 
@@ -222,8 +225,9 @@ impl KeyQuestion {
     pub async fn unban(&self, gateway: &Gateway) -> Result<Option<KeyAnswer>, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
-        match gateway.bans.lift(&found.charge, gateway.clock.now()) {
-            true => Ok(Some(found.answer(gateway, &active).await)),
+        let charge = found.charge()?;
+        match gateway.bans.lift(charge, gateway.clock.now()) {
+            true => Ok(Some(found.answer(charge, gateway, &active).await)),
             false => Ok(None),
         }
     }
@@ -239,9 +243,11 @@ impl KeyQuestion {
             }
             KeySelector::Request(question) => {
                 let charge = Explanation::charge_under_limit(gateway, active, question, id).await;
-                let (key, charge, plan) =
-                    charge.map_err(|why| KeyQuestionError::NotApplicable { limit: self.limit.clone(), why })?;
-                Ok(FoundKey { charge: peek_charge(charge), key, plan })
+                let limit = self.limit.clone();
+                match charge {
+                    Ok((key, charge, plan)) => Ok(FoundKey { limit, key, plan, charge: charge.map(peek_charge) }),
+                    Err(why) => Err(KeyQuestionError::NotApplicable { limit, why }),
+                }
             }
         }
     }
@@ -273,14 +279,22 @@ impl FoundKey {
         }
     }
 
-    async fn answer(&self, gateway: &Gateway, active: &ActiveConfig) -> KeyAnswer {
-        let limit = &active.ruleset.limits[self.charge.limit];
-        let rule = limit.rule(&self.charge.rule);
+    /// The charge to the key. `Err`: the limit does not apply to it.
+    fn charge(&self) -> Result<&Charge, KeyQuestionError> {
+        let not_applicable =
+            |why: &String| KeyQuestionError::NotApplicable { limit: self.limit.clone(), why: why.clone() };
+        self.charge.as_ref().map_err(not_applicable)
+    }
+
+    /// The standing of the key, to which `charge` goes.
+    async fn answer(&self, charge: &Charge, gateway: &Gateway, active: &ActiveConfig) -> KeyAnswer {
+        let limit = &active.ruleset.limits[charge.limit];
+        let rule = limit.rule(&charge.rule);
         let now = gateway.clock.now();
-        let receipt = gateway.store.ask(&active.binding, &self.charge, now).await;
-        let LimitTerms { words, quota, window } = LimitTerms::of(rule, self.charge.floor);
+        let receipt = gateway.store.ask(&active.binding, charge, now).await;
+        let LimitTerms { words, quota, window } = LimitTerms::of(rule, charge.floor);
         KeyAnswer {
-            limit: limit.name.clone(),
+            limit: self.limit.clone(),
             algorithm: limit.algorithm.as_str(),
             mode: if limit.mode.is_shared() { "shared" } else { "sticky" },
             key: self.key.clone(),
@@ -288,8 +302,8 @@ impl FoundKey {
             terms: words,
             quota,
             window_seconds: window.map(Nanos::as_secs_f64),
-            standing: LimitStanding::of_only_charge(&receipt.charged, (rule, self.charge.floor), now),
-            banned_for_seconds: gateway.bans.remaining(&active.ruleset, &self.charge, now).map(Nanos::as_secs_f64),
+            standing: LimitStanding::of_only_charge(&receipt.charged, (rule, charge.floor), now),
+            banned_for_seconds: gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64),
             decided: receipt.source.as_str(),
             before: None,
         }

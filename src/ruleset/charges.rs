@@ -7,7 +7,7 @@ use crate::algorithm::Rule;
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::groups::{Group, Groups};
 use crate::ruleset::key::{
-    self, Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, ValueFault,
+    self, Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, Value, ValueFault,
 };
 use crate::ruleset::limit::{Limit, MissingKey, PlanTerms, Share};
 use crate::ruleset::matcher::Route;
@@ -296,6 +296,21 @@ impl Ruleset {
             (Some(Override::Unlimited), _) => Err(Uncharged::OwnUnlimited),
             (None, PlanTerms::Unlimited) => Err(Uncharged::Unlimited),
         }
+    }
+
+    /// Whether the key with these values of its parts is in the share of keys that a limit applies to.
+    pub fn is_enabled<'v>(
+        &self,
+        id: LimitId,
+        value: impl Fn(&KeyPart) -> Result<Value<'v>, ValueFault>,
+    ) -> Result<bool, KeyFault<'_>> {
+        let limit = &self.limits[id.0];
+        if limit.enabled == Share::WHOLE {
+            return Ok(true);
+        }
+        let name = &self.limits[limit.candidate_of.unwrap_or(id).0].name;
+        let SharedKey { key, .. } = KeyHasher::stable().key(name, Mode::Sticky, &limit.key, value)?;
+        Ok(limit.enabled.covers(key))
     }
 
     /// The rule at `position` of a limit's list in the time zone of its owner, and with the parameters that the request

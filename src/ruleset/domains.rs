@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use crate::algorithm::calendar::Unit;
 use crate::algorithm::{Rule, Value};
-use crate::charge::{Charge, Enforcement, Mode, RuleRef};
+use crate::charge::{Charge, Enforcement, RuleRef};
 use crate::pattern::Pattern;
 use crate::ruleset::cost::CostRule;
-use crate::ruleset::key::{self, Entries, KeyHasher, KeyPart, LimitHashers, SharedKey};
-use crate::ruleset::limit::{PlanTerms, Share};
+use crate::ruleset::key::{self, Entries, KeyPart, LimitHashers, SharedKey};
+use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::units::{Cost, Nanos, Rate};
@@ -88,12 +88,8 @@ impl Ruleset {
         };
         let value = |part: &KeyPart| key::entry(part, entries);
         let SharedKey { key, tag } = hashers.key(id, limit.mode, &limit.key, value).ok()?;
-        if limit.enabled < Share::WHOLE {
-            let name = &self.limits.get(limit.candidate_of.unwrap_or(id).0)?.name;
-            let stable = KeyHasher::stable().key(name, Mode::Sticky, &limit.key, value);
-            if !limit.enabled.covers(stable.ok()?.key) {
-                return None;
-            }
+        if !self.is_enabled(id, value).ok()? {
+            return None;
         }
         let (cost, consumes) = match (hits, &limit.cost) {
             (Hits::Take(hits), CostRule::Fixed(cost)) => (hits.saturating_mul(*cost), true),

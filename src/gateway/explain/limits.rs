@@ -27,6 +27,9 @@ pub struct LimitExplanation {
     pub algorithm: &'static str,
     /// Whether the request is charged under it.
     pub applies: bool,
+    /// Whether that depends on the request's body, which is not known.
+    #[serde(skip)]
+    pub awaits_body: bool,
     /// The owner of the parameters, or the reason why the limit does not apply.
     pub why: String,
     /// The parameters, in words.
@@ -116,6 +119,7 @@ pub(super) fn explain_limits(
             limit: limit.name.clone(),
             algorithm: limit.algorithm.as_str(),
             applies: charge.is_ok(),
+            awaits_body: charge == Err(Uncharged::AwaitsBody),
             why: match &charge {
                 Ok(charge) => terms_of(ruleset, limit, charge, resolved),
                 Err(uncharged) => uncharged_because(*uncharged, ruleset, limit, resolved),

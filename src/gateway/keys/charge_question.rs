@@ -38,7 +38,7 @@ pub struct ChargeAnswer {
     pub retry_after_seconds: Option<f64>,
     /// The time to wait before going on, if a limit admits with a wait.
     pub wait_seconds: f64,
-    /// The standing of each key now.
+    /// The standing of each key now; a key to which its limit does not apply has none.
     pub charges: Vec<KeyAnswer>,
 }
 
@@ -86,20 +86,23 @@ impl ChargeQuestion {
         }
         // only now: the look-up of a credential may have taken long
         let now = gateway.clock.now();
-        if found.iter().any(|(found, _)| ruleset.limits[found.charge.limit].algorithm.holds_slots()) {
+        // limits that do not apply to their keys admit every charge
+        let charged = found.iter().filter_map(|(key, tokens)| Some((key, key.charge.as_ref().ok()?, *tokens)));
+        let charged: Vec<(&FoundKey, &Charge, i64)> = charged.collect();
+        if charged.iter().any(|(_, charge, _)| ruleset.limits[charge.limit].algorithm.holds_slots()) {
             return Ok(Err(AmendError::Holds));
         }
         let (mut outcome, mut denied_by) = (Outcome::Admit { wait: Nanos::ZERO }, None);
         if found.iter().any(|(_, tokens)| *tokens < 0) {
-            for (found, tokens) in &found {
+            for (_, charge, tokens) in &charged {
                 let grant = Amendment::Grant(tokens.unsigned_abs());
-                if let Err(unamended) = gateway.store.amend(&active.binding, &found.charge, grant, now).await {
+                if let Err(unamended) = gateway.store.amend(&active.binding, charge, grant, now).await {
                     return Ok(Err(unamended));
                 }
             }
         } else {
             let mut batch: Vec<Charge> =
-                found.iter().map(|(found, tokens)| charge_of(ruleset, &found.charge, *tokens)).collect();
+                charged.iter().map(|(_, charge, tokens)| charge_of(ruleset, charge, *tokens)).collect();
             let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
             if receipt.failed_closed.is_some() {
                 return Ok(Err(AmendError::RedisUnavailable));
@@ -109,9 +112,9 @@ impl ChargeQuestion {
             let tightest = verdict.tightest.and_then(|position| verdict.standings.get(position));
             denied_by = tightest.map(|standing| ruleset.limits[standing.limit.0].name.clone());
         }
-        let mut charges = Vec::with_capacity(found.len());
-        for (found, _) in &found {
-            charges.push(found.answer(gateway, &active).await);
+        let mut charges = Vec::with_capacity(charged.len());
+        for (key, charge, _) in &charged {
+            charges.push(key.answer(charge, gateway, &active).await);
         }
         let (admitted, retry_after, wait) = match outcome {
             Outcome::Admit { wait } => (true, None, wait),
@@ -121,7 +124,7 @@ impl ChargeQuestion {
         active.meters.decided("charge", result);
         let denied_by = denied_by.filter(|_| !admitted);
         if is_logged(ruleset.access_log, !admitted) {
-            tracing::info!(target: ACCESS, charges = logged(&found, ruleset), decision = result, limit = denied_by);
+            tracing::info!(target: ACCESS, charges = logged(&found), decision = result, limit = denied_by);
         }
         Ok(Ok(ChargeAnswer {
             admitted,
@@ -140,17 +143,21 @@ impl ChargeQuestion {
         }
     }
 
-    /// The charges under the limits and to the customers of `context`, each with its tokens; `None` if a limit counts
-    /// running requests, or if a key is named by a request, which no log line does.
+    /// The charges under the limits and to the customers of `context` that these limits apply to, each with its tokens;
+    /// `None` if a limit counts running requests, or if a key is named by a request, which no log line does.
     pub fn charges(&self, context: &KeyContext<'_>) -> Option<Vec<(Charge, i64)>> {
-        let charge = |(question, tokens): &(KeyQuestion, i64)| {
+        let mut charges = Vec::with_capacity(self.0.len());
+        for (question, tokens) in &self.0 {
             let KeySelector::Parts { key, plan } = &question.selector else { return None };
             let id = question.limit(context.ruleset).ok()?;
-            let found = parts::find(context, id, key, plan.as_deref()).ok()?;
-            let holds = context.ruleset.limits[id.0].algorithm.holds_slots();
-            (!holds).then(|| (charge_of(context.ruleset, &found.charge, *tokens), *tokens))
-        };
-        self.0.iter().map(charge).collect()
+            if context.ruleset.limits[id.0].algorithm.holds_slots() {
+                return None;
+            }
+            if let Ok(charge) = parts::find(context, id, key, plan.as_deref()).ok()?.charge {
+                charges.push((charge_of(context.ruleset, &charge, *tokens), *tokens));
+            }
+        }
+        Some(charges)
     }
 }
 
@@ -164,9 +171,9 @@ fn charge_of(ruleset: &Ruleset, charge: &Charge, tokens: i64) -> Charge {
 }
 
 /// The charges as a line of the access log shows them, with secret values masked.
-fn logged(found: &[(FoundKey, i64)], ruleset: &Ruleset) -> String {
+fn logged(found: &[(FoundKey, i64)]) -> String {
     let json = |(found, tokens): &(FoundKey, i64)| KeyQuestionJson {
-        limit: ruleset.limits[found.charge.limit].name.clone(),
+        limit: found.limit.clone(),
         key: found.key.iter().map(|part| (part.part.clone(), part.value.clone())).collect(),
         plan: found.plan.clone(),
         request: Value::Null,

@@ -10,7 +10,7 @@ use crate::customers::Customer;
 use crate::gateway::explain::{KeyPartValue, masked, uncharged_because};
 use crate::gateway::facts;
 use crate::gateway::upstream::Pool;
-use crate::ruleset::charges::TermsOwner;
+use crate::ruleset::charges::{TermsOwner, Uncharged};
 use crate::ruleset::groups::Groups;
 use crate::ruleset::key::{self, Caller, KeyFault, KeyPart, Resolved, SharedKey, Value};
 use crate::ruleset::limit::Limit;
@@ -58,19 +58,33 @@ pub(super) fn find(
         }
         values.push((part.clone(), value));
     }
-    let (rule, plan) = rule(context, id, &owner, plan.or(plan_in(named)))?;
+    let plan = plan.or(plan_in(named)).map(|name| plan_called(ruleset, name)).transpose()?;
+    let resolved = owner.resolved(ruleset, plan);
+    let plan = TermsOwner::of(limit, &resolved).plan;
+    let rule = rule(context, id, &owner, &resolved)?;
     let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
-    let keyed = context.hasher.key(&limit.name, limit.mode, &limit.key, |part| key::named_value(part, &values));
+    let value = |part: &KeyPart| key::named_value(part, &values);
+    let keyed = context.hasher.key(&limit.name, limit.mode, &limit.key, value);
     let SharedKey { key, tag } = keyed.map_err(missing)?;
+    let rule = match ruleset.is_enabled(id, value).map_err(missing)? {
+        true => rule,
+        false => Err(Uncharged::NotEnabled),
+    };
     let shown = values.iter().map(|(part, value)| KeyPartValue {
         part: part.describe(),
         value: Some(masked::masked_value(part, value, ruleset.customers.as_ref())),
     });
-    let key_shown = shown.collect();
-    let floor = limit.floor(plan, limit.rule(&rule));
-    let charge = peek_charge(Charge { tag, floor, ..Charge::new(id.0, rule, key, 1, Enforcement::DRY_RUN) });
-    let plan = plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned();
-    Ok(FoundKey { charge, key: key_shown, plan })
+    let shown = shown.collect();
+    let charge = rule.map(|rule| {
+        let floor = limit.floor(plan, limit.rule(&rule));
+        peek_charge(Charge { tag, floor, ..Charge::new(id.0, rule, key, 1, Enforcement::DRY_RUN) })
+    });
+    Ok(FoundKey {
+        limit: limit.name.clone(),
+        key: shown,
+        plan: plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
+        charge: charge.map_err(|uncharged| uncharged_because(uncharged, ruleset, limit, &resolved)),
+    })
 }
 
 /// The plan that is a part of a key.
@@ -116,31 +130,30 @@ fn parts_of(limit: &Limit) -> String {
     }
 }
 
-/// The parameters of the charges of a key's owner, and the plan that they belong to.
-fn rule(
-    context: &KeyContext<'_>,
+/// The parameters of the charges of a key's owner, or the reason why the limit does not apply to it.
+fn rule<'r>(
+    context: &KeyContext<'r>,
     id: LimitId,
     owner: &KeyOwner<'_>,
-    named: Option<&str>,
-) -> Result<(RuleRef, Option<PlanId>), KeyQuestionError> {
+    resolved: &Resolved<'_>,
+) -> Result<Result<RuleRef, Uncharged<'r>>, KeyQuestionError> {
     let ruleset = context.ruleset;
     let limit = &ruleset.limits[id.0];
-    let resolved = owner.resolved(ruleset, named.map(|name| plan_called(ruleset, name)).transpose()?);
-    let TermsOwner { plan, own, .. } = TermsOwner::of(limit, &resolved);
+    let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
     let has_no_terms = plan.is_none() && own.and_then(|own| own.of(id)).is_none();
     let rule = match limit.rules.as_slice() {
-        [_] if has_no_terms => RuleRef::Listed(0),
+        [_] if has_no_terms => Ok(RuleRef::Listed(0)),
         _ if has_no_terms && ruleset.customers.is_some() => return Err(unknown_plan(context, owner)),
-        _ => ruleset.rule_of(id, &resolved).map_err(|uncharged| KeyQuestionError::NotApplicable {
-            limit: limit.name.clone(),
-            why: uncharged_because(uncharged, ruleset, limit, &resolved),
-        })?,
+        _ => ruleset.rule_of(id, resolved),
     };
-    let zoned = match rule {
-        RuleRef::Listed(position) => own.and_then(|own| own.zone.as_ref()?.rule(id, position)),
-        _ => None,
-    };
-    Ok((zoned.map_or(rule, |rule| RuleRef::Own(Arc::clone(rule))), plan))
+    let zone = own.and_then(|own| own.zone.as_ref());
+    Ok(rule.map(|rule| match &rule {
+        RuleRef::Listed(position) => {
+            let zoned = zone.and_then(|zone| zone.rule(id, *position));
+            zoned.map_or(rule, |rule| RuleRef::Own(Arc::clone(rule)))
+        }
+        RuleRef::Own(_) => rule,
+    }))
 }
 
 fn unknown_plan(context: &KeyContext<'_>, owner: &KeyOwner<'_>) -> KeyQuestionError {

@@ -61,6 +61,34 @@ fn programs_that_are_no_proxies_charge_the_limits_of_requests_all_or_none() {
 }
 
 #[test]
+fn a_limit_that_does_not_apply_to_a_key_admits_its_charges() {
+    const OFF: &str = "limits:
+  off: { algorithm: gcra, rate: 1/d, burst: 1, key: { header: x-user }, enabled_percent: 0 }
+";
+    let origin = Origin::start();
+    let config = by_customer(&origin).replace("limits:\n", OFF).replace("[guard]", "[guard, off]");
+    let gateway = started(&config, &[("customers.csv", &customers())]);
+    let request = json!({ "url": "http://localhost/", "headers": { "x-api-key": "k3" } });
+    let bob = json!({ "client_address": "127.0.0.1", "header: x-user": "bob", "route": "login" });
+    for uncharged in [
+        json!({ "limit": "guard", "key": { "customer": "umbrella" } }),
+        json!({ "limit": "guard", "request": request }),
+        json!({ "limit": "off", "key": { "header: x-user": "bob" } }),
+    ] {
+        for (tokens, left) in [(3, 0), (-3, 3)] {
+            let mut charges = [uncharged.clone(), json!({ "limit": "logins", "key": bob })];
+            charges.iter_mut().for_each(|charge| charge["tokens"] = tokens.into());
+            let answer = post(&gateway, "/v1/charge", &[HOST, BEARER], &json!({ "charges": charges })).json();
+            let standings = answer["charges"].as_array().unwrap();
+            assert_eq!((&answer["admitted"], standings.len()), (&json!(true), 1), "{answer:#}");
+            assert_eq!((&standings[0]["limit"], remaining(&standings[0])), (&json!("logins"), left));
+        }
+        let peeked = post(&gateway, "/v1/keys/peek", &[HOST, BEARER], &uncharged);
+        assert!(peeked.status == 404 && peeked.text().contains("does not apply"), "{peeked:?}");
+    }
+}
+
+#[test]
 fn a_program_cannot_charge_what_runs() {
     let origin = Origin::start();
     let gateway = started(&limited(&origin, "{ algorithm: concurrency, limit: 2, key: all }"), &[]);
