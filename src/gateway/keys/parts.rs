@@ -141,9 +141,11 @@ fn rule<'r>(
     let limit = &ruleset.limits[id.0];
     let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
     let has_no_terms = plan.is_none() && own.and_then(|own| own.of(id)).is_none();
+    // descriptors need no plan
+    let needs_plan = || ruleset.customers.is_some() && ruleset.domain_limits().all(|of| of != id);
     let rule = match limit.rules.as_slice() {
         [_] if has_no_terms => Ok(RuleRef::Listed(0)),
-        _ if has_no_terms && ruleset.customers.is_some() => return Err(unknown_plan(context, owner)),
+        _ if has_no_terms && needs_plan() => return Err(unknown_plan(context, owner)),
         _ => ruleset.rule_of(id, resolved),
     };
     let zone = own.and_then(|own| own.zone.as_ref());

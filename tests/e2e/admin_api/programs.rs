@@ -89,6 +89,23 @@ fn a_limit_that_does_not_apply_to_a_key_admits_its_charges() {
 }
 
 #[test]
+fn the_key_of_a_limit_without_a_plan_needs_none() {
+    const TIERS: &str = "limits:
+  tiers: { algorithm: gcra, rate: 1/d, burst: 1, key: { descriptor: user }, plans: { pro: { rate: 1/d, burst: 5 } } }
+";
+    let origin = Origin::start();
+    let domains = "domains: { edge: { plan: tier, descriptors: [{ key: user, limits: [tiers] }] } }\n";
+    let config = by_customer(&origin).replace("limits:\n", TIERS) + domains;
+    let gateway = started(&config, &[("customers.csv", &customers())]);
+    let key = json!({ "descriptor: user": "a" });
+    for (question, left) in
+        [(json!({ "limit": "tiers", "key": key }), 1), (json!({ "limit": "tiers", "key": key, "plan": "pro" }), 5)]
+    {
+        assert_eq!(remaining(&post(&gateway, "/v1/keys/peek", &[HOST, BEARER], &question).json()), left);
+    }
+}
+
+#[test]
 fn a_program_cannot_charge_what_runs() {
     let origin = Origin::start();
     let gateway = started(&limited(&origin, "{ algorithm: concurrency, limit: 2, key: all }"), &[]);
