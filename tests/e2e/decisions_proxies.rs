@@ -81,7 +81,12 @@ fn hold_exactly(proxy: SocketAddr, origin: &Origin) -> Response {
 #[test]
 fn nginx_holds_a_limit_that_tollgate_decides() {
     let (origin, folder) = (Origin::start(), Folder::new());
-    let gateway = start("forward_auth, denied_status: 403", &routed(5));
+    let callers = "plans: [free]
+customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv }, anonymous: { plan: free } }\n";
+    let trusted = "client_address: { trusted_proxies: [127.0.0.1] }\n";
+    let config = format!("{trusted}{callers}{}", routed(5));
+    let files = [("customers.csv", "credential,customer,plan\nsecret-of-acme,acme,free\n")];
+    let gateway = Gateway::start_listening("serves: forward_auth, denied_status: 403", &config, &files);
     let own = own_address();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path t;\n"));
     let config = format!(
@@ -94,6 +99,9 @@ fn nginx_holds_a_limit_that_tollgate_decides() {
     let denied = hold_exactly(own, &origin);
     assert!(denied.field("ratelimit").is_some_and(|told| told.starts_with("\"five\";r=0")), "{denied:?}");
     assert_eq!(Client::connect(own).get("/v2").status, 404);
+    let unknown = Client::connect(own).round_trip("GET", "/open", &[("x-api-key", "made-up")]);
+    assert!(unknown.status == 401 && unknown.field("www-authenticate").is_some(), "{unknown:?}");
+    assert_eq!(Client::connect(own).round_trip("GET", "/open", &[("x-a", "b"); 255]).status, 431);
     // during an outage nginx fails closed: it answers 500
     gateway.process.signal("STOP");
     assert_eq!((status(own), origin.count()), (500, 5), "stalled");
