@@ -191,7 +191,7 @@ impl Fields {
     /// are left out.
     pub fn end_to_end(&self) -> impl Iterator<Item = Field<'_>> {
         let nominates = self.contains("connection");
-        self.iter().filter(move |field| !is_hop_by_hop(field.name) && !(nominates && self.nominates(field.name)))
+        self.iter().filter(move |field| !(is_hop_by_hop(field.name) || nominates && self.nominates(field.name)))
     }
 
     /// Removes the fields with names for which `is_removed` holds; it also gets the whole list as it was.

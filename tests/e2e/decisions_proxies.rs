@@ -19,7 +19,7 @@ fn placed(sample: &str, addresses: &[(u16, SocketAddr)]) -> String {
     let with_setting = |line: &str| {
         let is_setting =
             |sign: &str| line.trim_start().strip_prefix(sign).is_some_and(|setting| !setting.starts_with(' '));
-        let sign = ["#", "--"].into_iter().find(|sign| is_setting(*sign));
+        let sign = ["#", "--"].into_iter().find(|sign| is_setting(sign));
         sign.map_or_else(|| line.to_owned(), |sign| line.replacen(sign, "", 1)) + "\n"
     };
     let sample: String = sample.lines().map(with_setting).collect();

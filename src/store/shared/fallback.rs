@@ -153,9 +153,7 @@ impl Fallback {
                 DegradedBy::Nothing => (ChargeSource::FailedOpen, None),
                 DegradedBy::Slots => (ChargeSource::Slot(slot), by_slots.next()),
                 DegradedBy::Bucket => match by_buckets.next() {
-                    Some((Charge { key, .. }, charged)) => {
-                        (one.from_bucket(key, RefillTimes::default()), Some(charged))
-                    }
+                    Some((Charge { key, .. }, charged)) => (one.taken_from(key, RefillTimes::default()), Some(charged)),
                     None => (ChargeSource::FailedOpen, None),
                 },
             };
@@ -179,7 +177,7 @@ impl Fallback {
         let admitted = passes && charged.decision.is_admitted();
         if enforcement.consumes && (admitted || enforcement.counts_denied) {
             let refill_times = self.add(one.part, one.charge.cost, one.cost_multiplier, one.redis_time);
-            one.charge.taken_from = one.from_bucket(key, refill_times.unwrap_or_default());
+            one.charge.taken_from = one.taken_from(key, refill_times.unwrap_or_default());
         }
         if enforcement.consumes && admitted {
             charged.headroom = take_rest(tables, one, key, now).unwrap_or(charged.headroom);
@@ -338,7 +336,7 @@ impl DegradedCharge<'_> {
         self.part.cost.saturating_sub(floor).saturating_add(floor.div_ceil(self.cost_multiplier.max(1)))
     }
 
-    const fn from_bucket(&self, key: LimitKey, refill_times: RefillTimes) -> ChargeSource {
+    const fn taken_from(&self, key: LimitKey, refill_times: RefillTimes) -> ChargeSource {
         ChargeSource::Fallback { key, cost_multiplier: self.cost_multiplier, refill_times }
     }
 
