@@ -163,7 +163,7 @@ catalogue! {
     STATE_LAST_SNAPSHOT_SUCCESSFUL: "tollgate_state_last_snapshot_successful" []
         "Whether the last snapshot was written; 1 also before the first one, and without a state file."
     STATE_LAST_SNAPSHOT_TIMESTAMP: "tollgate_state_last_snapshot_timestamp_seconds" []
-        "When the last snapshot that was written was begun: what a crash takes back to."
+        "When the last snapshot that was written was begun: what a crash takes back to. 0 before the first one, and without a state file."
     STATE_SNAPSHOT_DURATION: "tollgate_state_snapshot_duration_seconds" []
         "Time that the last snapshot took."
     STATE_SNAPSHOT_SIZE: "tollgate_state_snapshot_size_bytes" []
