@@ -153,12 +153,18 @@ fn read_parts(
     kept: &mut ReloadCache,
     (files, warnings): (&mut Files<'_>, &mut Vec<Warning>),
 ) -> Result<Source, Problems> {
-    let listeners = listeners::open(&loaded.server, files, warnings);
-    let upstream_tls = upstream_tls(&loaded.upstream_tls, files);
-    let ((listeners, listener_configs), upstream_tls) = (listeners?, upstream_tls?);
-    let fixed = open_fixed(&loaded, kept.fixed.as_ref(), files)?;
-    let access = operators::read(&loaded.operators, &text, files)?;
-    let senders = senders::read(&loaded, files)?;
+    let mut errors = Vec::new();
+    let listeners = or_collect(listeners::open(&loaded.server, files, warnings), &mut errors);
+    let upstream_tls = or_collect(upstream_tls(&loaded.upstream_tls, files), &mut errors);
+    let fixed = or_collect(open_fixed(&loaded, kept.fixed.as_ref(), files), &mut errors);
+    let access = or_collect(operators::read(&loaded.operators, &text, files), &mut errors);
+    let senders = or_collect(senders::read(&loaded, files), &mut errors);
+    let (Some((listeners, listener_configs)), Some(upstream_tls), Some(fixed), Some(access), Some(senders)) =
+        (listeners, upstream_tls, fixed, access, senders)
+    else {
+        errors.sort_by_key(|problem| problem.place.mark);
+        return Err(with_customer_files(errors.into(), &text, files));
+    };
     let groups = directory::open_groups(loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, files)?;
     let context = RowContext { overrides: &loaded.overrides, groups: &groups };
     // before the directory, because its rows come into force as they are read
@@ -216,8 +222,11 @@ fn open_fixed(
     in_force: Option<&FixedSettings>,
     files: &mut Files<'_>,
 ) -> Result<FixedSettings, Problems> {
-    let store = loaded.store.clone().map(|configured| store::open(configured, files)).transpose()?;
-    let cluster = loaded.cluster.as_ref().map(|configured| cluster::open(configured, files)).transpose()?;
+    let mut errors = Vec::new();
+    let store = loaded.store.clone().and_then(|configured| or_collect(store::open(configured, files), &mut errors));
+    let cluster =
+        loaded.cluster.as_ref().and_then(|configured| or_collect(cluster::open(configured, files), &mut errors));
+    Problems::check(errors)?;
     let mut fixed = FixedSettings { server: loaded.server.clone(), store, cluster };
     if let Some(in_force) = in_force {
         refuse_fixed(files.config, in_force.changes(&fixed))?;

@@ -1,7 +1,7 @@
 //! The settings of the senders (webhook, usage events, traces), from the configuration and the files that it names.
 
 use super::name;
-use super::named_files::Files;
+use super::named_files::{Files, or_collect};
 use crate::config::{LoadedConfig, NamedFile, Problem, Problems, WebhookFiles};
 use crate::runtime::courier::QueueSettings;
 use crate::runtime::delivery::BearerToken;
@@ -12,23 +12,23 @@ use crate::runtime::{traces, usage_events, webhook};
 /// Reads the files of the senders in `loaded`: the webhook's secrets, and the tokens for the receiver of usage events and for
 /// the collector of traces.
 pub(super) fn read(loaded: &LoadedConfig, files: &mut Files<'_>) -> Result<SenderSettings, Problems> {
-    let webhook = loaded.webhook.as_ref().map(|configured| webhook(configured, files)).transpose()?;
-    let usage_events = match &loaded.usage_events {
-        Some(configured) => Some(usage_events::Settings {
-            token: bearer_token(configured.token.as_ref(), files)?,
+    let mut errors = Vec::new();
+    let webhook = loaded.webhook.as_ref().and_then(|configured| or_collect(webhook(configured, files), &mut errors));
+    let usage_events = loaded.usage_events.as_ref().and_then(|configured| {
+        Some(usage_events::Settings {
+            token: or_collect(bearer_token(configured.token.as_ref(), files), &mut errors)?,
             queue: queue(&configured.queue, configured.max_queue, files),
             source: configured.source.clone(),
             every: configured.every,
-        }),
-        None => None,
-    };
-    let traces = match &loaded.traces {
-        Some(configured) => Some(traces::Settings {
-            token: bearer_token(configured.token.as_ref(), files)?,
+        })
+    });
+    let traces = loaded.traces.as_ref().and_then(|configured| {
+        Some(traces::Settings {
+            token: or_collect(bearer_token(configured.token.as_ref(), files), &mut errors)?,
             service: configured.service.clone(),
-        }),
-        None => None,
-    };
+        })
+    });
+    Problems::check(errors)?;
     Ok(SenderSettings { webhook, usage_events, traces })
 }
 
