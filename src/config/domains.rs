@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::algorithm::Rule;
+use crate::config::key::named;
 use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
@@ -62,7 +63,7 @@ pub(super) fn read(
             return field.fail(problem);
         }
         let section = field.section(&DOMAIN)?;
-        let plan = section.get_with("plan", |field| field.nonempty_text("the key of the entry that names the plan"));
+        let plan = section.get_with("plan", |field| field.parsed("the key of the entry that names the plan", named));
         let descriptors = section.required("descriptors", DESCRIPTORS);
         let descriptors = descriptors.and_then(|field| reader.descriptors(&field, &mut Vec::new()));
         Some(ParsedDomain {
@@ -132,7 +133,7 @@ impl Reader<'_> {
             let section = item.section(&DESCRIPTOR)?;
             let key = section
                 .required("key", "the key of an entry")
-                .and_then(|field| field.nonempty_text("the key of an entry"));
+                .and_then(|field| field.parsed("the key of an entry", named));
             let value = section
                 .get_with("value", |field| Some(field.scalar_value("a value, in which `*` stands for anything")?.text));
             let (key, value) = (key?, value?);

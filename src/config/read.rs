@@ -175,12 +175,6 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The single value, which must not be empty.
-    pub(super) fn nonempty_text(&self, expected: &str) -> Option<String> {
-        let text = self.scalar_value(expected)?.text.into_owned();
-        if text.is_empty() { self.fail(self.error("is empty").expected(expected)) } else { Some(text) }
-    }
-
     /// The single value, parsed by `parse`.
     pub(super) fn parsed<T>(&self, expected: &str, parse: impl FnOnce(&str) -> Result<T, InvalidValue>) -> Option<T> {
         self.parsed_with(expected, |value| value, parse)

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name};
+use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::Kind::*;
@@ -78,7 +79,7 @@ fn rule(item: &Field<'_>) -> Option<Option<Rule>> {
     let namespace = section.required("namespace", "a name").and_then(|field| domain_name(&field));
     let limit = section.required("max_value", "a whole number").and_then(|field| field.whole::<u64>());
     let seconds = section.required("seconds", "a whole number").and_then(|field| field.whole::<u64>());
-    let name = section.get_with("name", |field| field.nonempty_text("a name"));
+    let name = section.get_with("name", |field| field.parsed("a name", named));
     let conditions = listed(&section, "conditions", "a condition", condition);
     let variables = listed(&section, "variables", "an entry", |text| entry(text).map(str::to_owned));
     let (namespace, limit, window, name) = (namespace?, limit?, seconds?, name?);
@@ -97,7 +98,7 @@ fn listed<T>(
 ) -> Option<Option<Vec<T>>> {
     let Some(field) = section.get(name).filter(|field| !field.is_null()) else { return Some(Some(Vec::new())) };
     let read = all_or_none(field.list(&format!("a list, each item {expected}"))?.iter().map(|item| {
-        let read = read(&item.nonempty_text(expected)?);
+        let read = read(&item.parsed(expected, named)?);
         if read.is_none() {
             item.warn(
                 format!("cannot be carried over, and the limit is left out: {}", item.describe()),

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name};
+use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::Kind::*;
@@ -84,7 +85,7 @@ impl Reader<'_> {
         all_or_none(items.iter().map(|item| {
             let section = item.section(&DESCRIPTOR)?;
             let key = section.required("key", "the key of an entry");
-            let key = key.and_then(|field| field.nonempty_text("the key of an entry"))?;
+            let key = key.and_then(|field| field.parsed("the key of an entry", named))?;
             let value = match section.get("value").filter(|field| !field.is_null()) {
                 Some(field) => Some(field.scalar_value("a value")?.text.into_owned()).filter(|value| !value.is_empty()),
                 None => None,
@@ -189,10 +190,10 @@ impl Reader<'_> {
 
     fn replaces(&self, section: &Section<'_>) -> Option<()> {
         let Some(field) = section.get("replaces") else { return Some(()) };
-        let own = section.get_with("name", |field| field.nonempty_text("a name"))?;
+        let own = section.get_with("name", |field| field.parsed("a name", named))?;
         all_or_none(field.list("a list of limits, like `[{name: other}]`")?.iter().map(|item| {
             let name = item.section(&REPLACED)?.required("name", "the name of a limit")?;
-            match name.nonempty_text("the name of a limit")? {
+            match name.parsed("the name of a limit", named)? {
                 replaced if own.as_ref() == Some(&replaced) => {
                     name.fail(name.error("is the name of this limit itself"))
                 }
