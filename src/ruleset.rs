@@ -210,11 +210,12 @@ impl ClientAddress {
     /// Whether a field with this name makes a statement about earlier hops, which only trusted proxies may.
     pub fn is_hop_field(&self, name: &[u8]) -> bool {
         let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
-        let is_usual = matches!(name.first(), Some(b'f' | b'F' | b'x' | b'X'))
+        let is_usual = matches!(name, [b'f' | b'F', ..] | [b'x' | b'X', _, b'f' | b'F' | b'r' | b'R', ..])
             && (begins(b"x-forwarded-")
                 || name.eq_ignore_ascii_case(b"forwarded")
                 || name.eq_ignore_ascii_case(b"x-real-ip"));
-        is_usual || name.eq_ignore_ascii_case(self.header.name().as_bytes())
+        is_usual
+            || matches!(&self.header, AddressHeader::Single(own) if name.eq_ignore_ascii_case(own.as_str().as_bytes()))
     }
 }
 

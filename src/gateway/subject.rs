@@ -36,14 +36,14 @@ pub(super) fn subject<'v>(
     value: impl Fn(&KeyPart) -> Option<Value<'v>>,
 ) -> LimitedKey {
     let customers = active.ruleset.customers.as_ref();
-    let key = match shared_because(active, limit, charge, &value) {
+    let shown = |part: &KeyPart| value(part).map(|value| cut(masked::masked_value(part, &value, customers)));
+    let parts: Vec<_> = limit.key.parts.iter().map(|part| (part.describe(), shown(part))).collect();
+    let lacks_part = parts.iter().any(|(_, value)| value.is_none());
+    let key = match lacks_part.then(|| shared_because(active, limit, charge, &value)).flatten() {
         _ if is_overflow(charge.key) => vec![("room for more keys".to_owned(), None)],
         Some(KeyFault { part, fault: ValueFault::Unreadable }) => vec![(format!("readable {}", part.describe()), None)],
         Some(KeyFault { part, .. }) => vec![(part.describe(), None)],
-        None => {
-            let shown = |part: &KeyPart| value(part).map(|value| cut(masked::masked_value(part, &value, customers)));
-            limit.key.parts.iter().map(|part| (part.describe(), shown(part))).collect()
-        }
+        None => parts,
     };
     LimitedKey { limit: limit.name.clone(), key }
 }
