@@ -15,7 +15,7 @@ done
 [ -n "$docker" ] || fail "image: no Docker client here builds with BuildKit: install docker-buildx"
 if [ -n "${1:-}" ]; then
     install -D "$1" target/image/tollgate
-    # the linker's `strip` breaks what BOLT has laid out
+    # binutils' `strip` breaks what BOLT has laid out
     "$(rustc --print target-libdir)/../bin/rust-objcopy" --strip-all target/image/tollgate
     "$docker" build --quiet --tag tollgate --build-arg PROGRAM=ready .
 else

@@ -16,7 +16,7 @@ umask 022
 
 tollgate="$root/usr/bin/tollgate"
 install -D "$program" "$tollgate"
-# the linker's `strip` breaks what BOLT has laid out
+# binutils' `strip` breaks what BOLT has laid out
 "$(rustc --print target-libdir)/../bin/rust-objcopy" --strip-all "$tollgate"
 for file in tollgate.service tollgate.socket; do
     install -Dm 644 "deploy/systemd/$file" "$root/usr/lib/systemd/system/$file"
