@@ -30,9 +30,9 @@ class Scenario:
     variants: Mapping[str, tuple[Setup, AnyLoad]] = field(default_factory=dict)
 
 
-def routed(routes: int) -> tuple[Setup, AnyLoad]:
-    """Requests spread over all routes."""
-    return Setup(routes=routes), Wrk(path="/api/v1/service-{n}/items", numbers=routes)
+def routed(routes: int, called: int) -> tuple[Setup, AnyLoad]:
+    """Requests spread over so many of the routes."""
+    return Setup(routes=routes), Wrk(path="/api/v1/service-{n}/items", numbers=called)
 
 
 def known(customers: int, calling: int) -> tuple[Setup, AnyLoad]:
@@ -76,8 +76,12 @@ SCENARIOS = [
     Scenario("start", "Memory after the start", Idle(0)),
     Scenario("idle", "Memory with 10 000 idle connections", Idle(10_000), Setup(connections=10_000)),
     Scenario(
-        "routes", "10 000 routes beside ten, requests spread over all",
-        variants={"10 routes": routed(10), "10 000 routes": routed(MANY_ROUTES)},
+        "routes", "10 000 routes beside ten",
+        variants={
+            "10 routes": routed(10, 10),
+            "10 000, of which 10 are called": routed(MANY_ROUTES, 10),
+            "10 000, all are called": routed(MANY_ROUTES, MANY_ROUTES),
+        },
     ),
     Scenario(
         "request-field", "Request bodies of 10 KB under a limit by API key, and by a field of the body, too",
