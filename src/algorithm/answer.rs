@@ -75,6 +75,15 @@ pub struct Headroom {
 }
 
 impl Headroom {
+    /// The headroom after a refund of `cost` tokens of `policy`; its times may be shorter than this says.
+    pub fn after_refund(self, cost: Cost, policy: Policy) -> Self {
+        let remaining = self.remaining.map(|remaining| remaining.saturating_add(cost).min(policy.quota));
+        match remaining == Some(policy.quota) {
+            true => Self { remaining, until_more: Nanos::ZERO, until_full: Nanos::ZERO, ..self },
+            false => Self { remaining, ..self },
+        }
+    }
+
     /// The time until the key has all tokens of `policy` again; `None` where requests in flight have to end first.
     pub fn full_in(&self, policy: Policy) -> Option<Nanos> {
         (policy.window.is_some() || self.remaining == Some(policy.quota)).then_some(self.until_full)

@@ -143,9 +143,7 @@ pub async fn admit_with_body(context: &mut RequestContext, request: &RequestHead
         Err(answer) => {
             // the limits that do not depend on the body are charged all the same
             charge_head_limits(context, &caller, &head).await?;
-            if let Admission::Passed { .. } = context.admission {
-                active.meters.observe_verdict(ruleset, id, context.plan, &context.charges, &context.verdict);
-            }
+            record_outcome(context, &caller, &head, None);
             Err(answer)
         }
     }
@@ -260,7 +258,8 @@ pub(super) struct QueueWait {
     places: Vec<QueuePlace>,
 }
 
-/// Charges a request of `caller` under the limits that do not depend on its body, at most once.
+/// Charges a request of `caller` under the limits that do not depend on its body, at most once. Its marks and waits are for
+/// all its limits to decide.
 async fn charge_head_limits(context: &mut RequestContext, caller: &Caller, head: &Head<'_>) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let (Some(route), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
@@ -272,18 +271,16 @@ async fn charge_head_limits(context: &mut RequestContext, caller: &Caller, head:
     let charges = body.head_charges.clone();
     let rules = &active.ruleset.client_address;
     let cost_meter = CostMeter::new(&active.ruleset, &charges, &head.facts(rules, target, head.address(rules)));
-    let charged = charge(context, route, ResolvedCharges { charges, cost_meter, fields: None }).await;
-    let passed = match charged {
+    let denied = match charge(context, route, ResolvedCharges { charges, cost_meter, fields: None }).await {
         Ok(now) if context.verdict.is_denied() => conclude(context, route, now).await.map(drop),
-        Ok(now) => {
-            // the request waits for its turn after all its limits have admitted it
-            context.admission = Admission::Passed { at: now };
-            Ok(())
+        Ok(at) => {
+            context.admission = Admission::ChargedEarly { at, route };
+            return Ok(());
         }
         Err(answer) => Err(answer),
     };
     record_outcome(context, caller, head, None);
-    passed
+    denied
 }
 
 /// Charges a request of `caller` under all its limits, and holds it back until its turn.

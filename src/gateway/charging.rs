@@ -46,13 +46,21 @@ async fn charge_remaining(context: &mut RequestContext, charges: &mut [Charge], 
     if !rest.is_empty() {
         receipt = gateway.store.charge(&active.binding, &mut rest, now).await;
     }
-    let denied = receipt.is_denied(&rest);
+    if receipt.is_denied(&rest) {
+        // clients are told what is left after the refund of the early charges
+        for (charge, charged) in charges.iter().zip(&mut results) {
+            let Some(Charged { decision, headroom }) = charged else { continue };
+            if charge.enforcement.takes(*decision) && !charge.enforcement.counts_denied {
+                let policy = active.ruleset.limits[charge.limit].rule(&charge.rule).policy().above(charge.floor);
+                *headroom = headroom.after_refund(charge.cost, policy);
+            }
+        }
+    } else {
+        early.taken.clear();
+    }
     for ((position, charge), charged) in pending.iter().zip(rest).zip(&receipt.charged) {
         charges[*position] = charge;
         results[*position] = Some(*charged);
-    }
-    if !denied {
-        early.taken.clear();
     }
     let failed_closed = receipt.failed_closed.and_then(|refused| pending.get(refused).copied());
     Receipt { charged: results.into_iter().flatten().collect(), source: receipt.source, failed_closed }

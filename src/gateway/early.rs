@@ -2,10 +2,10 @@
 //! credentials costs tokens and, over a limit, starts no look-up.
 //!
 //! A request is still charged under all its limits or under none. If the gateway has to wait for a look-up, it charges the
-//! early limits in a call of their own, and refunds them when another limit denies, when the request goes away, and when the
-//! caller turns out to be exempt or to have parameters of its own. If the result is known without a look-up, a request with
-//! a good credential is charged under all limits in one call, and one with a bad credential under the early limits alone.
-//! The charges of a request that the gateway refuses for its credential stay.
+//! early limits in a call of their own, and refunds them when another limit denies, and when the caller turns out to be
+//! exempt or to have parameters of its own. If the result is known without a look-up, a request with a good credential is
+//! charged under all limits in one call, and one with a bad credential under the early limits alone. The charges of a
+//! request that goes away, or that the gateway refuses for its credential, stay.
 
 use std::rc::Rc;
 
@@ -67,11 +67,10 @@ pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts:
     if let Err(denied) = charge(context, route, facts).await {
         return denied;
     }
-    if let (Some(route), Admission::Passed { .. }) = (route, context.admission) {
-        context.active.meters.observe_verdict(&context.active.ruleset, route, None, &context.charges, &context.verdict);
-        if denials::must_record(context) {
-            denials::record(context, context.active.ruleset.matcher.route(route), &facts, &Caller::UNKNOWN);
-        }
+    if let Admission::ChargedEarly { route, .. } = context.admission
+        && denials::must_record(context)
+    {
+        denials::record(context, context.active.ruleset.matcher.route(route), &facts, &Caller::UNKNOWN);
     }
     answer
 }
@@ -98,7 +97,7 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
         observe(context, id, &receipt)?;
     }
     let Outcome::Deny(_) = context.verdict.outcome else {
-        context.admission = Admission::Passed { at: now };
+        context.admission = Admission::ChargedEarly { at: now, route: id };
         return Ok(());
     };
     charge_candidate(context, now).await;

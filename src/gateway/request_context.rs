@@ -119,6 +119,13 @@ pub enum Admission {
     None,
     /// It is charged and waits for its turn; if it goes away now, the charges are refunded.
     Waiting,
+    /// Some limits have charged it ahead of the others, which have not decided yet. If it ends now, these charges stay.
+    ChargedEarly {
+        /// The time of these charges.
+        at: Nanos,
+        /// The route under whose limits they were made.
+        route: RouteId,
+    },
     /// It has passed; limits that count running requests hold a slot until it ends.
     Passed {
         /// The time at which it passed.
@@ -235,25 +242,30 @@ impl RequestContext {
     }
 
     fn release(&self, now: Nanos) {
-        match self.admission {
-            Admission::None => {}
-            Admission::Waiting => self.refund_all(now),
-            Admission::Passed { at } => {
-                let end = Completion {
-                    latency: now.saturating_sub(at),
-                    measured: self.status.is_some_and(|status| status < 500) && self.upstream_answered,
-                };
-                let holds =
-                    |charge: &&Charge| self.active.ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
-                let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
-                self.gateway.store.complete(&self.active.binding, &held, end, now);
-                self.settle(now);
-                self.add_usage();
+        let active = &self.active;
+        let at = match self.admission {
+            Admission::None => return,
+            Admission::Waiting => return self.refund_all(now),
+            Admission::ChargedEarly { at, route } => {
+                active.meters.observe_verdict(&active.ruleset, route, self.plan, &self.charges, &self.verdict);
+                at
             }
-        }
+            Admission::Passed { at } => {
+                self.add_usage();
+                at
+            }
+        };
+        let end = Completion {
+            latency: now.saturating_sub(at),
+            measured: self.status.is_some_and(|status| status < 500) && self.upstream_answered,
+        };
+        let holds = |charge: &&Charge| active.ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
+        let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
+        self.gateway.store.complete(&active.binding, &held, end, now);
+        self.settle(now);
     }
 
-    /// Settles the charges of a request that passed and has ended.
+    /// Settles the charges of a request that has ended.
     fn settle(&self, now: Nanos) {
         let Some(cost_meter) = &self.cost_meter else { return };
         let active = &self.active;

@@ -210,6 +210,23 @@ fn a_service_that_hangs_or_dies_holds_nobody_up() {
 }
 
 #[test]
+fn requests_that_go_away_during_a_look_up_are_counted_as_charged() {
+    let origin = Origin::start();
+    let service = Service::start("200 OK", &json!({}));
+    service.hang();
+    let by_address = "limits: { by-address: { key: client_address, algorithm: gcra, rate: 1/h, burst: 9 }, ";
+    let config = config(&origin, &service, ", timeout: 10s", "").replace("limits: { ", by_address);
+    let config = config.replace("[guard]", "[by-address, guard]");
+    let gateway = Gateway::start_with(&config, &[("token", "canary-7c2e\n")], &[]);
+    let mut client = gateway.client();
+    client.send_request("GET", "/", &[("x-api-key", "key-1")]);
+    service.origin.wait_for_count(1);
+    client.wire.close();
+    let admitted = [("limit", "by-address"), ("plan", "none"), ("outcome", "admitted")];
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &admitted, 1.0);
+}
+
+#[test]
 fn unkey_is_asked_for_the_key_without_spending_its_credits() {
     let origin = Origin::start();
     let answer = |code: &str, plan: &str| {

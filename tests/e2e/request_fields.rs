@@ -271,6 +271,8 @@ fn a_body_that_breaks_off_or_does_not_come_is_never_forwarded() {
     assert_eq!(malformed.receive().status, 400);
     assert_eq!(origin.count(), 0);
     assert_eq!(remaining(&post(&gateway, r#"{"max_tokens": 1}"#)), 1, "the head took what it costs each time");
+    let admitted = [("limit", "first"), ("plan", "none"), ("outcome", "admitted")];
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &admitted, 4.0);
 }
 
 #[test]

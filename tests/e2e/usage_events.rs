@@ -302,6 +302,25 @@ fn an_event_that_the_receiver_does_not_want_does_not_hold_up_the_others() {
 }
 
 #[test]
+fn requests_that_end_before_their_body_decides_are_in_no_event() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let by_body = "soft: { key: customer, cost: { request_field: n, max: 9 }";
+    let config =
+        config(&origin, receiver.address, "every: 1s, limits: [calls]").replace("soft: { key: customer", by_body);
+    let files = [("customers.csv", "credential,customer,plan\nkey-0,customer-0,free\n"), ("token", TOKEN)];
+    let gateway = Gateway::start_with(&config, &files, &[]);
+    for _ in 0..3 {
+        let mut client = gateway.client();
+        client.send("POST / HTTP/1.1\r\nhost: a\r\nx-api-key: key-0\r\ncontent-length: 99\r\n\r\n{\"n\": 1");
+        client.wire.close();
+    }
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "499")], 3.0);
+    assert_eq!(gateway.client().post("/", &[("x-api-key", "key-0")], b"{\"n\": 1}").status, 200);
+    wait_until("the event", || !sums(&receiver.received()).is_empty());
+    assert_eq!(sums(&receiver.received()), Sums::from([(("customer-0".into(), "calls".into()), (1, 1))]));
+}
+
+#[test]
 fn a_full_queue_makes_intervals_longer_and_loses_nothing() {
     const CUSTOMERS: usize = 100;
     let ((origin, used), address) = (metered(), nowhere());

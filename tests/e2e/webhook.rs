@@ -141,6 +141,37 @@ plans: [free, pro]\n";
 }
 
 #[test]
+fn a_request_is_told_of_once_its_body_has_decided() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let config = config(&origin, receiver.address, "")
+        .replace("burst: 20, warn_at: [80, 95]", "burst: 4, warn_at: [25]")
+        .replace("shadow: true, warn_at: [50]", "over_limit: { mark: x-over }")
+        .replace("routes:", "  size: { key: all, algorithm: gcra, rate: 1/50h, burst: 5, cost: { request_field: n, max: 10 } }\nroutes:")
+        .replace("watched]", "watched, size]");
+    let gateway = Gateway::start_with(&config, &[("secret", SECRET)], &[]);
+    let post = |account: &str, body: &str| {
+        let mut client = gateway.client();
+        let length = body.len();
+        client.send(format!("POST / HTTP/1.1\r\nhost: a\r\nx-account: {account}\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"));
+        assert_eq!(client.receive().status, 100, "the limits that go by the head have decided");
+        client.send(body);
+        client.receive()
+    };
+    let denied = post("acme", "{\"n\": 9}");
+    assert_eq!(denied.status, 429);
+    assert!(denied.field("ratelimit").unwrap().contains("\"guard\";r=4"), "it is not charged: {denied:?}");
+    for account in ["globex", "acme"] {
+        assert_eq!(post(account, "{\"n\": 1}").status, 200);
+    }
+    ended(&gateway, "delivered", 2.0);
+    let messages: Vec<_> = receiver.received().iter().map(|seen| told(seen, SECRET)).collect();
+    assert_eq!(messages, [("globex".to_owned(), 25), ("acme".to_owned(), 25)]);
+    let decisions = admin_api::get(&gateway, "/v1/decisions");
+    let outcomes: Vec<_> = decisions["decisions"].as_array().unwrap().iter().map(|one| &one["outcome"]).collect();
+    assert_eq!(outcomes, ["marked", "denied"]);
+}
+
+#[test]
 fn the_bucket_of_requests_without_a_key_names_no_customer() {
     let (origin, receiver) = (Origin::start(), Origin::start());
     for (part, lacking) in
