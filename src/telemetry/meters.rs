@@ -3,7 +3,7 @@
 use prometheus::IntCounter;
 
 use crate::algorithm::{Decision, Denial};
-use crate::charge::{Charge, DecisionSource, OnStoreDown};
+use crate::charge::{Charge, ChargeSource, DecisionSource, OnStoreDown};
 use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
@@ -233,7 +233,7 @@ impl Meters {
                 outcomes.count(verdict, standing.decision, charge, reported);
             }
             if let Some(limit) = self.limit(standing.limit, plan) {
-                limit.count(verdict.outcome, standing, charge, reported);
+                limit.count(verdict, standing, charge, reported);
             }
         }
     }
@@ -396,9 +396,11 @@ impl LimitMeters {
         }
     }
 
-    fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
+    fn count(&self, verdict: &Verdict, standing: &Standing, charge: &Charge, reported: bool) {
+        let outcome = verdict.outcome;
         let passed = matches!(outcome, Outcome::Admit { .. }) && standing.decision.is_admitted();
-        if charge.enforcement.counts_denied && !passed {
+        let was_asked = !verdict.banned && charge.taken_from != ChargeSource::FailedOpen;
+        if charge.enforcement.counts_denied && !passed && was_asked {
             self.tokens_debited.get().inc_by(charge.cost);
         }
         if let (Outcome::Admit { .. }, false) = (outcome, self.warnings.is_empty()) {

@@ -98,6 +98,18 @@ fn a_key_that_is_denied_again_and_again_is_denied_altogether_and_nothing_is_char
 }
 
 #[test]
+fn requests_of_a_banned_key_owe_no_tokens() {
+    let origin = Origin::start();
+    let config = config(&origin, "after: 2 denials in 1h, for: 10h")
+        .replace("window: 1s,", "window: 30d, charge: { denied: true },");
+    let gateway = start_with(&config);
+    let banned = [(); 7].map(|()| ask(&gateway, "a")).iter().filter(|response| is_banned(response)).count();
+    assert_eq!(banned, 3, "two pass, two more are denied");
+    let debited = [("limit", "early"), ("plan", "free"), ("outcome", "debited")];
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &debited, 2.0);
+}
+
+#[test]
 fn operators_see_bans_and_lift_them_and_a_reload_keeps_them() {
     let origin = Origin::start();
     let gateway = start(&origin, "after: 1 denial in 1m, for: 1h");
