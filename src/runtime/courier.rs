@@ -129,10 +129,22 @@ impl<M: DeliveryKind> Courier<M> {
                 _ = settings.changed() => {}
             }
             // while another process has the queue, new records stay in memory for the next queue
-            if let Some(before) = now.filter(|_| self.is_open()) {
+            if let Some(before) = now.clone().filter(|_| self.is_open()) {
                 self.blocking(move |courier| M::flush_to_queue(courier, &before)).await;
             }
-            self.close().await;
+            let records = self.close().await;
+            let directory =
+                |settings: Option<M::Settings>| settings.map(|settings| M::queue(&settings).directory.clone());
+            let (before, after) = (directory(now), directory(self.settings()));
+            if records > 0 && before != after {
+                let directory = before.as_ref().map(|before| tracing::field::display(before.display()));
+                tracing::warn!(
+                    queue = M::NAME,
+                    directory,
+                    records,
+                    "the queue on disk is not in use any more: its records stay there"
+                );
+            }
         }
     }
 
@@ -194,11 +206,13 @@ impl<M: DeliveryKind> Courier<M> {
         }
     }
 
-    /// Closes the queue once no work uses it any more.
-    async fn close(&self) {
+    /// Closes the queue once no work uses it any more. Returns the number of records that stay there.
+    async fn close(&self) -> u64 {
         drop(self.working.write().await);
-        *self.queue.lock() = None;
+        let closed = self.queue.lock().take();
+        self.metrics().queued(0, 0);
         self.is_open.send_replace(false);
+        closed.map_or(0, |queue| queue.len())
     }
 
     /// Waits until this process has the queue.

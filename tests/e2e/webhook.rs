@@ -306,6 +306,24 @@ fn a_queue_that_cannot_be_opened_counts_as_failing_to_deliver() {
     wait_until("a failure to be counted", || failures() >= Some(1.0));
 }
 
+#[test]
+fn a_queue_that_a_reload_puts_out_of_use_counts_no_messages() {
+    let origin = Origin::start();
+    let config = config(&origin, nowhere(), "");
+    let gateway = Gateway::start_with(&config, &[("secret", SECRET)], &[]);
+    use_up(&gateway, "acme");
+    wait_until("both marks on disk", || queued(&gateway) == 2.0);
+    let messages = |count| gateway.wait_for_metric("tollgate_webhook_queue_messages", &[], count);
+    gateway.rewrite(config.split("webhook:").next().unwrap());
+    assert_eq!(gateway.reload().status, 200);
+    messages(0.0);
+    assert_eq!(gateway.metrics().value("tollgate_webhook_queue_bytes", &[]), Some(0.0));
+    wait_until("a line about the records", || gateway.process.stderr().contains("its records stay there"));
+    gateway.rewrite(&config);
+    assert_eq!(gateway.reload().status, 200);
+    messages(2.0);
+}
+
 /// The settings change while a batch is being written.
 #[test]
 fn a_reload_of_the_webhook_loses_no_message() {
