@@ -25,11 +25,7 @@ pub(super) async fn answer(gateway: &Gateway, operation: KeyOperation, body: &[u
 
 /// Charges or refunds the tokens that `body` lists.
 pub(super) async fn charge(gateway: &Gateway, body: &[u8]) -> PlainResponse {
-    let question = match ChargeQuestion::from_json(body) {
-        Ok(question) => question,
-        Err(bad) => return refused(&bad),
-    };
-    match question.charge(gateway).await {
+    match ChargeQuestion::answer(body, gateway).await {
         Ok(Ok(answer)) => pretty_json(&answer),
         Ok(Err(unamended)) => not_done(&unamended),
         Err(bad) => refused(&bad),

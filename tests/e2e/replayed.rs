@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::admin_api::{BEARER, HOST, post, started};
+use crate::support::redis::Redis;
 use crate::support::{Client, Gateway, Origin, together, wait_for};
 
 /// Windows so long that the time between a request and its log line does not matter.
@@ -86,6 +87,52 @@ fn the_access_log_of_a_gateway_replayed_denies_what_the_gateway_denied() {
     assert!(denied > 100 && statuses.iter().take(4).all(|of_one| of_one.contains(&200)), "{statuses:?}");
 }
 
+/// The report of `tollgate replay` on the lines of this log.
+fn replay(gateway: &Gateway, config: &str, log: &str) -> serde_json::Value {
+    gateway.folder.write("access.log", log);
+    let replayed = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(gateway.folder.path())
+        .args(["replay", "--config", config, "--format", "json", "access.log"])
+        .output()
+        .unwrap();
+    serde_json::from_slice(&replayed.stdout).unwrap()
+}
+
+#[test]
+fn questions_of_programs_that_fail_are_in_the_log_with_what_they_gave_back() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let config = format!(
+        "{}store: {{ redis: \"{}\" }}
+limits:
+  daily: {{ algorithm: quota_reset, limit: 10, window: 1d, key: all }}
+  calls: {{ algorithm: quota_reset, limit: 100, window: 1d, key: all, mode: shared }}
+routes: [{{ name: all, upstream: origin, limits: [daily] }}]
+access_log: full
+",
+        origin.upstream(),
+        redis.url()
+    );
+    let gateway = started(&config, &[]);
+    let charge = |charges: &[(&str, i64)]| {
+        let charges: Vec<_> =
+            charges.iter().map(|(limit, tokens)| json!({ "limit": limit, "tokens": tokens })).collect();
+        post(&gateway, "/v1/charge", &[HOST, BEARER], &json!({ "charges": charges })).status
+    };
+    assert_eq!(charge(&[("daily", 10)]), 200);
+    drop(redis);
+    assert_eq!(charge(&[("daily", -1), ("calls", -1)]), 503);
+    assert_eq!((charge(&[("dayly", 1)]), charge(&[])), (404, 400));
+    assert_eq!([(); 2].map(|()| gateway.get("/", &[]).status), [200, 429], "one token was given back");
+    gateway.wait_for_metric("tollgate_decisions_total", &[("serves", "charge"), ("result", "refused")], 3.0);
+    let lines = wait_for("all lines of the access log", || {
+        let text = gateway.process.stdout();
+        (text.lines().count() == 6).then_some(text)
+    });
+    let rules = &replay(&gateway, "tollgate.yaml", &lines)["rules"];
+    let fates = json!({ "admitted": 2, "bypassed": 1, "denied": 1 });
+    assert_eq!((&rules["decisions"], &rules["refused"]), (&fates, &json!({ "unknown_charge": 2 })), "{lines}");
+}
+
 #[test]
 fn what_programs_were_charged_is_replayed_between_the_requests() {
     const DAILY: &str = "limits:
@@ -113,15 +160,7 @@ access_log: full
         let text = gateway.process.stdout();
         (text.lines().count() == decided.len()).then_some(text)
     });
-    let replay = |config: &str, log: String| {
-        gateway.folder.write("access.log", &log);
-        let replayed = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .current_dir(gateway.folder.path())
-            .args(["replay", "--config", config, "--format", "json", "access.log"])
-            .output()
-            .unwrap();
-        serde_json::from_slice::<serde_json::Value>(&replayed.stdout).unwrap()
-    };
+    let replay = |config: &str, log: String| replay(&gateway, config, &log);
     let played = replay("tollgate.yaml", lines.clone());
     let fates = json!({ "admitted": 6, "bypassed": 1, "denied": 3 });
     assert_eq!((&played["rules"]["decisions"], &played["rules"]["refused"]), (&fates, &json!({})), "{lines}");

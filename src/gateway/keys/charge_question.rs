@@ -43,8 +43,25 @@ pub struct ChargeAnswer {
 }
 
 impl ChargeQuestion {
-    /// Reads a question that is written as JSON.
-    pub fn from_json(text: &[u8]) -> Result<Self, KeyQuestionError> {
+    /// Answers the question in the JSON text `body`: charges keys at `gateway`, or gives tokens back. Counts the answer.
+    pub async fn answer(body: &[u8], gateway: &Gateway) -> Result<Result<ChargeAnswer, AmendError>, KeyQuestionError> {
+        // the charges that a refusal leaves made, as the access log has them
+        let mut made = "[]".to_owned();
+        let answer = match Self::from_json(body) {
+            Ok(question) => question.charge(gateway, &mut made).await,
+            Err(bad) => Err(bad),
+        };
+        if !matches!(answer, Ok(Ok(_))) {
+            let active = gateway.active.load();
+            active.meters.decided("charge", "refused");
+            if is_logged(active.ruleset.access_log, true) {
+                tracing::info!(target: ACCESS, charges = made, decision = "refused");
+            }
+        }
+        answer
+    }
+
+    fn from_json(text: &[u8]) -> Result<Self, KeyQuestionError> {
         let written: ChargeQuestionJson =
             serde_json::from_slice(text).map_err(|error| KeyQuestionError::Charges(error.to_string()))?;
         Self::new(written.charges)
@@ -76,8 +93,12 @@ impl ChargeQuestion {
         Ok(Self(questions.into_iter().zip(tokens).collect()))
     }
 
-    /// Charges the keys at `gateway`, or gives tokens back.
-    pub async fn charge(&self, gateway: &Gateway) -> Result<Result<ChargeAnswer, AmendError>, KeyQuestionError> {
+    /// Charges the keys at `gateway`, or gives tokens back. If it fails, `made` gets the refunds that were made before.
+    async fn charge(
+        &self,
+        gateway: &Gateway,
+        made: &mut String,
+    ) -> Result<Result<ChargeAnswer, AmendError>, KeyQuestionError> {
         let active = gateway.active.load_full();
         let ruleset = &active.ruleset;
         let mut found = Vec::with_capacity(self.0.len());
@@ -94,9 +115,11 @@ impl ChargeQuestion {
         }
         let (mut outcome, mut denied_by) = (Outcome::Admit { wait: Nanos::ZERO }, None);
         if found.iter().any(|(_, tokens)| *tokens < 0) {
-            for (_, charge, tokens) in &charged {
+            for (position, (key, tokens)) in found.iter().enumerate() {
+                let Ok(charge) = &key.charge else { continue };
                 let grant = Amendment::Grant(tokens.unsigned_abs());
                 if let Err(unamended) = gateway.store.amend(&active.binding, charge, grant, now).await {
+                    *made = logged(found.get(..position).unwrap_or(&[]));
                     return Ok(Err(unamended));
                 }
             }

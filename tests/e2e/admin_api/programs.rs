@@ -58,6 +58,7 @@ fn programs_that_are_no_proxies_charge_the_limits_of_requests_all_or_none() {
         assert!(refused.status == status && said.contains(says), "{} {said}", refused.status);
     }
     assert_eq!(left(&asked(json!([globex(0)]))), [1], "what is refused takes nothing");
+    assert_eq!(metric("refused"), Some(7.0));
 }
 
 #[test]
