@@ -227,13 +227,13 @@ impl TokenVerifier {
         self.plans.iter().position(|plan| plan == named).map(PlanId)
     }
 
-    /// The groups that the claims name. A token may name groups that no file lists.
+    /// The groups that the claims name. A token may name groups that no file lists. Errors: also a claim that is no text.
     fn groups_of(&self, claims: &Claims) -> Result<Option<Arc<Groups>>, TokenFault> {
         let mut texts: [Cow<'_, str>; MOST_LEVELS] = Default::default();
         for (position, claim) in &self.rules.group_claims {
-            let named = claims.find(claim).and_then(text);
+            let named = claims.find(claim).filter(|named| !named.is_null());
             if let (Some(place), Some(named)) = (texts.get_mut(*position), named) {
-                *place = named;
+                *place = text(named).ok_or(TokenFault::BadGroups)?;
             }
         }
         let names: GroupNames<'_> = texts.each_ref().map(|name| &**name);

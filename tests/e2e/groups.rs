@@ -74,10 +74,14 @@ fn members_of_a_group_are_charged_together_by_key_and_by_token() {
     assert_eq!(statuses(&gateway, 9, ("x-api-key", "k3")), [200; 9], "who has no organisation is under no such limit");
     let token = bearer(&json!({ "sub": "five", "org": { "id": "unlisted" } }));
     assert_eq!(statuses(&gateway, 6, ("authorization", &token)), [200, 200, 200, 200, 200, 429]);
-    let token = bearer(&json!({ "sub": "six", "org": { "id": "globex" } }));
+    let token = bearer(&json!({ "sub": "six", "org": { "id": "globex" }, "team": null }));
     assert_eq!(statuses(&gateway, 4, ("authorization", &token)), [200, 200, 200, 429], "an override wins over a plan");
     let token = bearer(&json!({ "sub": "seven", "org": { "id": "globex" }, "team": "search" }));
     assert_eq!(statuses(&gateway, 1, ("authorization", &token)), [401], "the team is acme's");
+    for unfit in [json!(["globex"]), json!(["globex", "acme"]), json!({ "globex": {} })] {
+        let token = bearer(&json!({ "sub": "eight", "org": { "id": unfit } }));
+        assert_eq!(statuses(&gateway, 1, ("authorization", &token)), [401], "a claim of a group is a text");
+    }
     let labels: Vec<String> =
         gateway.metrics().all("tollgate_limit_tokens_total").iter().map(|line| format!("{line:?}")).collect();
     assert!(
