@@ -78,6 +78,8 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
     follows("updated-enterprise", PRO);
     // Stripe retries a failed payment before anything changes
     follows("payment-failed", PRO);
+    // the first payment of another subscription
+    follows("first-payment-failed", PRO);
     follows("payment-given-up", SUSPENDED);
     follows("invoice-paid", PRO);
     follows("updated-unpaid", FREE);
@@ -87,7 +89,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
     follows("entitlements", ENTERPRISE);
     follows("entitlements-none", FREE);
     follows("updated-active", FREE);
-    assert_eq!(database.run_sql("SELECT count(*) FROM stripe_events"), "12");
+    assert_eq!(database.run_sql("SELECT count(*) FROM stripe_events"), "13");
     // events of an account that the database does not know yet
     for name in ["updated-active", "updated-enterprise"] {
         deliver(&database, &event(name).replace("Acme", "Globex").replace("evt_", "evt_globex_"));
