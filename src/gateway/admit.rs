@@ -187,7 +187,6 @@ async fn resolve_charges(
     };
     let resolved_charges = identity.and_then(|identity| {
         let caller = Caller::new(&active.ruleset, route, facts, identity);
-        caller.check_access(ruleset, route, facts)?;
         let resolved_charges = resolve(context, active, route, facts, (&caller, body))?;
         Ok((caller, resolved_charges))
     });
@@ -197,7 +196,7 @@ async fn resolve_charges(
     }
 }
 
-/// Works out the charges of a request of `caller`, which may depend on the node that it goes to.
+/// Checks the access of `caller`, and works out the charges of its request, which may depend on the node that it goes to.
 fn resolve(
     context: &mut RequestContext,
     active: &ActiveConfig,
@@ -208,6 +207,9 @@ fn resolve(
     let ruleset = &active.ruleset;
     let hashers = &active.hashers;
     let mut resolved = caller.resolved(ruleset, route);
+    context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
+    context.plan = resolved.plan.map(|(plan, _)| plan);
+    caller.check_access(ruleset, route, facts)?;
     let balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
     context.split_upstream = route.split.as_ref().and_then(|split| {
         let by = split.by.as_ref().and_then(|part| KeyHasher::stable().part(part, facts, &resolved).ok());
@@ -237,8 +239,6 @@ fn resolve(
     let cost_meter = if awaited.is_none() { CostMeter::new(ruleset, &charges, facts) } else { None };
 
     context.balance_hashes = balance_hashes;
-    context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
-    context.plan = resolved.plan.map(|(plan, _)| plan);
     context.bypassed = caller.bypassed;
     (context.chosen, context.awaited_body) = (chosen, awaited);
     Ok(ResolvedCharges { charges, cost_meter, fields })

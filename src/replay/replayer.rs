@@ -345,7 +345,7 @@ const USAGE: &str = "usage";
 /// The cause of a refusal: a program's charges name limits or keys that the rules do not have.
 const UNCHARGEABLE: &str = "unknown_charge";
 
-/// The cause for which the gateway that wrote the line refused the request before it asked all limits. Such a line does
+/// The cause for which the gateway that wrote the line refused the request before it asked all limits. Such a line may
 /// not tell the caller.
 fn refused_before(record: &Record<'_>) -> Option<&'static str> {
     let answered = record.answered.as_deref()?;

@@ -36,6 +36,21 @@ fn told(response: &Response) -> (u16, Option<u64>) {
 }
 
 #[test]
+fn a_request_that_lacks_a_part_of_a_key_has_its_caller_in_the_access_log() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, "[{ header: x-api-key }]");
+    let text = std::fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
+    gateway.folder.write(
+        "tollgate.yaml",
+        text.replace("key: customer", "key: [customer, { header: x-tenant }]\n    missing_key: deny"),
+    );
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(gateway.get("/", &[("x-api-key", "key-1")]).status, 400);
+    let line = gateway.process.wait_for_access("key_missing");
+    assert_eq!((line["customer"].as_str(), line["plan"].as_str()), (Some("acme"), Some("free")), "{line}");
+}
+
+#[test]
 fn a_key_may_be_in_the_query() {
     let origin = Origin::start();
     let gateway = gateway(&origin, "[{ query: api_key }]");
