@@ -9,10 +9,7 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
-use crate::ruleset::{
-    AccessLog, BodyRules, ClientAddress, ConnectionBounds, CredentialSource, HeadLimits, Matcher, RateLimitHeaders,
-    Ruleset,
-};
+use crate::ruleset::{AccessLog, ClientAddress, CredentialSource, Matcher, Ruleset};
 
 mod access;
 mod ban;
@@ -197,12 +194,11 @@ pub fn load_customer_files<'t>(
     let scope = FileScope::every_section(customers::customer_features(&top).tokens, top.has("domains"));
     let plans = limits::read_plans(&top, scope);
     let levels = customers::levels(&top);
-    let store = store::read(&top);
-    let Customers { rules: Some(_), directory, groups, jwks } =
-        customers::read(&top, &plans, &levels, store.as_ref(), true).filter(|_| !findings.has_errors())?
-    else {
+    let customers = customers::read(&top, &plans, &levels, true);
+    let Customers { rules: Some(_), directory, groups, jwks } = customers else { return None };
+    if findings.has_errors() {
         return None;
-    };
+    }
     let (_, limits) = limits::read(&top, &plans, &levels, None, scope);
     let overrides = match findings.has_errors() {
         true => ConfiguredOverrides::without_limits(&plans, &levels),
@@ -260,7 +256,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let server = listeners::read(top);
     let operators = operators::read(top);
-    let connections = top.get_or("connections", ConnectionBounds::default(), listeners::bounds);
+    let connections = listeners::bounds(top);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let has_proxies = client_address.as_ref().is_none_or(|rules| !rules.trusted_proxies.is_empty());
     let needs = decisions::RequiredSections::of(server.as_ref(), top.has("listeners"));
@@ -279,7 +275,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let state = state::read(top);
     let cluster = cluster::read(top);
     let levels = customers::levels(top);
-    let customers = customers::read(top, &plans, &levels, store.as_ref(), has_proxies);
+    let customers = customers::read(top, &plans, &levels, has_proxies);
     let (limit_names, limits) = limits::read(top, &plans, &levels, Some(&upstream_names), scope);
     let receivers = receivers::ReceiversContext {
         upstreams: &upstream_names,
@@ -289,7 +285,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         has_customers,
         has_proxies,
     };
-    let receivers = receivers::read(top, &receivers);
+    let Receivers { webhook, usage_events, traces } = receivers::read(top, &receivers);
     let (access, bypass, cors) = access::read(top);
     let context = routes::RouteContext {
         needs,
@@ -302,18 +298,18 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let mut routes = routes::read(top, &context);
     routes::check_default_limits(top, &context);
     let domains = domains::read(top, &limit_names, &limits, &routes, needs.domains);
-    let usage = top.get_with("usage", |field| server::usage(field, has_customers));
-    let dialects = top.get_or("headers", RateLimitHeaders::default(), server::dialects);
-    let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
-    let request_head = top.get_or("request_head", HeadLimits::default(), server::request_head);
-    let request_body = top.get_or("request_body", BodyRules::default(), server::request_body);
+    let usage = top.optional("usage", |field| server::usage(field, has_customers));
+    let dialects = server::dialects(top);
+    let access_log = top.value_or("access_log", AccessLog::default(), server::access_log);
+    let request_head = server::request_head(top);
+    let request_body = server::request_body(top);
     if findings.has_errors() {
         return None;
     }
     warn_of_unused("an upstream", &upstream_names, findings);
     warn_of_unused("a limit", &limit_names, findings);
     let overrides = ConfiguredOverrides::new(&plans, &levels, &limits);
-    let (server, cluster, client_address, customers) = (server?, cluster?, client_address?, customers?);
+    let (server, client_address) = (server?, client_address?);
     let (domains, requested) = (domains?, routes.len());
     routes.extend(domains::routes(&domains));
     let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
@@ -328,7 +324,6 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
     }
     let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
-    let Receivers { webhook, usage_events, traces } = receivers?;
     let ((webhook, webhook_files), (usage_events, usage_files)) = (webhook.unzip(), usage_events.unzip());
     let (traces, trace_files) = traces.unzip();
     let matcher = Matcher::new(routes, requested);
@@ -339,31 +334,31 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         limits,
         plans: plans.all().map(str::to_owned).collect(),
         upstreams,
-        connections: connections?,
+        connections,
         client_address,
         customers: customers.rules,
         access,
         cors,
-        usage: usage?,
+        usage,
         webhook,
         usage_events,
         traces,
-        dialects: dialects?,
-        access_log: access_log?,
-        request_head: request_head?,
-        request_body: request_body?,
+        dialects,
+        access_log,
+        request_head,
+        request_body,
     };
     Some(LoadedConfig {
         ruleset,
         server,
-        operators: operators?,
+        operators,
         upstream_tls,
-        store: store?,
+        store,
         directory: customers.directory,
         groups: customers.groups,
         overrides,
         jwks: customers.jwks,
-        state: state?,
+        state,
         cluster,
         webhook: webhook_files,
         usage_events: usage_files,

@@ -294,12 +294,6 @@ impl Jitter {
     }
 }
 
-impl Default for RateLimitHeaders {
-    fn default() -> Self {
-        Self { ietf: true, ietf_06: false, x_ratelimit: Some(ResetFormat::Delta), retry_after_jitter: None }
-    }
-}
-
 /// The unit of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetFormat {
@@ -350,12 +344,6 @@ pub struct BodyRules {
     pub max_held: usize,
 }
 
-impl Default for BodyRules {
-    fn default() -> Self {
-        Self { min_rate: Some(MinBodyRate::default()), max_held: 1 << 20 }
-    }
-}
-
 /// The minimum rate at which a request's body has to arrive while the gateway waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinBodyRate {
@@ -375,14 +363,6 @@ impl MinBodyRate {
     }
 }
 
-impl Default for MinBodyRate {
-    fn default() -> Self {
-        // every working link is faster, and a client that sends at this rate still holds a connection at little cost
-        const HUNDRED: NonZeroU64 = NonZeroU64::MIN.saturating_add(99);
-        Self { bytes_per_second: HUNDRED, grace: Nanos::from_secs(20) }
-    }
-}
-
 /// The bounds on the number of connections at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionBounds {
@@ -392,24 +372,6 @@ pub struct ConnectionBounds {
     pub per_client: Option<usize>,
     /// How long a connection may be idle between two requests.
     pub idle: Nanos,
-}
-
-impl Default for ConnectionBounds {
-    fn default() -> Self {
-        Self { most: None, per_client: None, idle: Nanos::from_secs(60) }
-    }
-}
-
-impl Default for HeadLimits {
-    fn default() -> Self {
-        Self {
-            max_target: 8 << 10,
-            max_header: 8 << 10,
-            max_headers_total: 32 << 10,
-            max_headers: 128,
-            timeout: Nanos::from_secs(10),
-        }
-    }
 }
 
 #[cfg(test)]

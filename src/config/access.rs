@@ -17,11 +17,10 @@ use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
 
 /// Reads `access:`, `bypass:` and `cors:` of the file. A section that was refused counts as absent.
 pub(super) fn read(top: &Section<'_>) -> (Access, Bypass, Option<Cors>) {
-    let access = top.get_with("access", access).flatten();
-    let bypass = top.get_with("bypass", |field| bypass(field, &Bypass::default())).flatten();
-    let (cors, forwards_preflights) = top.get_with("cors", cors).flatten().unzip();
-    let preflights = forwards_preflights.unwrap_or(false);
-    (access.unwrap_or_default(), Bypass { preflights, ..bypass.unwrap_or_default() }, cors)
+    let access = top.value_or("access", Access::default(), access);
+    let bypass = top.value_or("bypass", Bypass::default(), |field| bypass(field, &Bypass::default()));
+    let (cors, forwards_preflights) = top.optional("cors", cors).unzip();
+    (access, Bypass { preflights: forwards_preflights.unwrap_or(false), ..bypass }, cors)
 }
 
 /// Reads `access:` of the file or of a route.
@@ -30,9 +29,8 @@ pub(super) fn access(field: &Field<'_>) -> Option<Access> {
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`allow`, `deny` or both"));
     }
-    let allow = section.get_with("allow", listed);
-    let deny = section.get_or("deny", Callers::default(), listed);
-    Some(Access { allow: allow?, deny: deny? })
+    let allow = section.optional("allow", listed);
+    Some(Access { allow, deny: section.value_or("deny", Callers::default(), listed) })
 }
 
 /// Reads the callers of `allow` or `deny`. An empty list is an error: it has no effect, or the opposite of what it shows.
@@ -41,16 +39,16 @@ fn listed(field: &Field<'_>) -> Option<Callers> {
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`addresses`, `customers` or both"));
     }
-    callers(&section)
+    Some(callers(&section))
 }
 
-fn callers(section: &Section<'_>) -> Option<Callers> {
-    let addresses = section.get_or("addresses", Vec::new(), addresses);
-    let customers = section.get_or("customers", Vec::new(), |field| {
+fn callers(section: &Section<'_>) -> Callers {
+    let customers = section.value_or("customers", Vec::new(), |field| {
         let items = field.nonempty_list("a list of names of customers")?;
         unique_items(&items, |item| item.read(named), String::clone)
     });
-    Some(Callers { addresses: addresses?, customers: customers?.into_iter().collect() })
+    let addresses = section.value_or("addresses", Vec::new(), addresses);
+    Callers { addresses, customers: customers.into_iter().collect() }
 }
 
 fn addresses(field: &Field<'_>) -> Option<Vec<IpNet>> {
@@ -64,11 +62,11 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`addresses`, `customers`, `methods` or `paths`"));
     }
-    let callers = callers(&section);
-    let methods = section.get_or("methods", Vec::new(), |field| {
+    let Callers { addresses, customers } = callers(&section);
+    let methods = section.value_or("methods", Vec::new(), |field| {
         unique_items(&field.nonempty_list("a list of methods")?, method, String::clone)
     });
-    let paths = section.get_or("paths", Vec::new(), |field| {
+    let paths = section.value_or("paths", Vec::new(), |field| {
         let exempt = |item: &Field<'_>| {
             let (path, written) = path(item)?;
             if path == PathPattern::everything() {
@@ -78,14 +76,13 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
         };
         unique_items(&field.nonempty_list("a list of paths")?, exempt, |(_, written)| written.clone())
     });
-    let Callers { addresses, customers } = callers?;
     Some(Bypass {
         callers: Callers {
             addresses: [common.callers.addresses.as_slice(), &addresses].concat(),
             customers: common.callers.customers.union(&customers).cloned().collect(),
         },
-        methods: [common.methods.as_slice(), &methods?].concat(),
-        paths: common.paths.iter().cloned().chain(paths?.into_iter().map(|(path, _)| path)).collect(),
+        methods: [common.methods.as_slice(), &methods].concat(),
+        paths: common.paths.iter().cloned().chain(paths.into_iter().map(|(path, _)| path)).collect(),
         preflights: common.preflights,
     })
 }
@@ -96,19 +93,19 @@ const ORIGIN: &str = "a site as browsers write it, like `https://app.example.com
 fn cors(field: &Field<'_>) -> Option<(Cors, bool)> {
     const EXPECTED: &str = "`\"*\"` for every site, or a list of sites";
     let section = field.section(&CORS)?;
-    let credentials = section.get_or("credentials", false, Field::flag);
+    let credentials = section.flag("credentials");
     let origins = section.required("origins", EXPECTED).and_then(|field| match field.is_list() {
         true => sites(&field),
         false => field.choice_or(&[("*", ())], EXPECTED).map(|()| Origins::Any),
     });
-    let max_age = section.get_with("max_age", Field::duration);
-    let forwards = section.get_or("preflight", false, forwards);
-    let (credentials, origins) = (credentials?, origins?);
+    let max_age = section.optional("max_age", Field::duration);
+    let forwards = section.value_or("preflight", false, forwards);
+    let origins = origins?;
     if credentials && origins == Origins::Any {
         let problem = Problem::error(field.place(), "lets every site read what is meant for one user");
         return field.fail(problem.expected("the sites by name where `credentials` is true"));
     }
-    Some((Cors { origins, credentials, max_age: max_age? }, forwards?))
+    Some((Cors { origins, credentials, max_age }, forwards))
 }
 
 fn forwards(field: &Field<'_>) -> Option<bool> {

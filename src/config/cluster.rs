@@ -33,10 +33,6 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The default of `timeout`: how long a request waits for the gateway that owns its key.
-    pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(50_000_000);
-    /// The default of `every`: how often the gateway looks up a name in DNS.
-    pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(5);
     /// How long a name must resolve to this gateway alone before the gateway counts as alone, where `min_members` is
     /// absent.
     pub const HOLD: Nanos = Nanos::from_secs(10);
@@ -50,20 +46,20 @@ const SECRET_FILE: &str = "the name of a file that holds the same secret on all 
 /// The largest number of gateways in `peers`.
 const MOST_PEERS: usize = 256;
 
-/// Reads `cluster:`; the inner `None` if it is absent.
-pub(super) fn read(top: &Section<'_>) -> Option<Option<Cluster>> {
-    top.get_with("cluster", cluster)
+/// Reads `cluster:`.
+pub(super) fn read(top: &Section<'_>) -> Option<Cluster> {
+    top.optional("cluster", cluster)
 }
 
 fn cluster(field: &Field<'_>) -> Option<Cluster> {
     let section = field.section(&CLUSTER)?;
     let own_field = section.required("self", SELF);
     let own = own_field.as_ref().and_then(|field| field.parsed(SELF, reachable));
-    let listen = section.get_with("listen", listeners::address);
+    let listen = section.optional("listen", listeners::address);
     let peers = section.required("peers", ALL_PEERS).and_then(|field| peers(&field, own));
     let secret_file = section.required("secret_file", SECRET_FILE).and_then(|field| named_file(&field, SECRET_FILE));
-    let timeout = section.get_or("timeout", Cluster::DEFAULT_TIMEOUT, Field::duration);
-    let min_members = section.get_with("min_members", |field| {
+    let timeout = section.duration("timeout");
+    let min_members = section.optional("min_members", |field| {
         let count: usize = field.whole()?;
         match &peers {
             Some(Peers::Listed(members)) if count > members.len() => {
@@ -80,18 +76,18 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
         let problem = own_field.error("is not among `peers`").expected("one of the addresses of the list");
         return own_field.fail(problem.hint("the list is the same on all gateways, and names each of them"));
     }
-    let founding = match (min_members?, &peers) {
+    let founding = match (min_members, &peers) {
         (Some(min_members), _) => Founding { min_members, hold: Nanos::ZERO },
         (None, Peers::Listed(members)) => Founding { min_members: members.len().div_ceil(2), hold: Nanos::ZERO },
         (None, Peers::Named(_)) => Founding { min_members: 1, hold: Cluster::HOLD },
     };
     Some(Cluster {
         own,
-        listen: listen?.unwrap_or(own),
+        listen: listen.unwrap_or(own),
         founding,
         peers,
         secret_file: secret_file?,
-        timeout: timeout?,
+        timeout,
         place: field.key_place(),
     })
 }
@@ -132,20 +128,15 @@ fn peer(field: &Field<'_>) -> Option<Member> {
     }
     let section = field.section(&CLUSTER_PEER)?;
     let address = section.required("address", A_PEER).and_then(|field| field.parsed(A_PEER, reachable));
-    let weight = section.get_or("weight", 1, Field::whole);
-    Some(Member { address: address?, weight: weight? })
+    Some(Member { weight: section.whole("weight"), address: address? })
 }
 
 fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
     let host = section.must("dns", |field| field.read(host));
-    let port = section.get_with("port", Field::whole);
-    let every = section.get_or("every", Cluster::DEFAULT_EVERY, Field::duration);
+    let every = section.duration("every");
     // by default all gateways listen on the same port
-    let port = match port? {
-        Some(port) => port,
-        None => own?.port(),
-    };
-    Some(Name { host: host?, port, every: every? })
+    let port = section.optional("port", Field::whole).or_else(|| Some(own?.port()));
+    Some(Name { host: host?, port: port?, every })
 }
 
 fn host(text: &str) -> Result<String, InvalidValue> {

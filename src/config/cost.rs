@@ -78,25 +78,23 @@ fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
     let told = section.get(kind)?;
     match *kind {
         "by_method" => {
-            let methods = read_methods(&told);
-            let others = section.get_or("others", 1, Field::whole);
-            Some(CostRule::ByMethod { methods: methods?, others: others? })
+            let (methods, others) = (read_methods(&told), section.whole("others"));
+            Some(CostRule::ByMethod { methods: methods?, others })
         }
         "header" => {
             let name = told.request_header_name();
             let max = section.required("max", "the most that is believed of a client, like `max: 100`");
             let max = max.and_then(|field| field.whole());
-            let missing = section.get_or("missing", 1, Field::whole);
-            Some(CostRule::Header { name: name?, max: max?, missing: missing? })
+            let missing = section.value_or("missing", 1, Field::whole);
+            Some(CostRule::Header { name: name?, max: max?, missing })
         }
         "request_field" => read_said(&section, &told).map(CostRule::RequestField),
         "graphql" => read_graphql(&told).map(CostRule::GraphQl),
         "request_bytes" => told.bytes().map(CostRule::RequestBytes),
         "response_bytes" => told.bytes().map(CostRule::ResponseBytes),
         kind => {
-            let mut cost = ResponseCost::default();
-            let model = section.get_with("model", |field| prices::read_model(field, prices));
-            cost.model = model?;
+            let model = section.get_with("model", |field| prices::read_model(field, prices))?;
+            let mut cost = ResponseCost { model, ..ResponseCost::default() };
             let parts = match kind {
                 "sum" => read_sum(&mut cost, &told, prices),
                 _ => read_part(&mut cost, kind, &told, Weight::Times(1)),
@@ -113,8 +111,6 @@ fn read_graphql(field: &Field<'_>) -> Option<GraphQlCost> {
     let section = field.section(&GRAPHQL)?;
     let max =
         section.required("max", "the most that a request costs, like `max: 10000`").and_then(|field| field.whole());
-    let max_depth = section.get_or("max_depth", 10, Field::whole);
-    let items = section.get_or("items", 100, Field::whole);
     let names = ["first", "last"].map(str::to_owned).to_vec();
     let list_arguments = section.get_or("list_arguments", names, |field| {
         let name = |item: &Field<'_>| {
@@ -124,10 +120,10 @@ fn read_graphql(field: &Field<'_>) -> Option<GraphQlCost> {
     });
     Some(GraphQlCost {
         path: FieldPath(vec!["query".to_owned()]),
+        max_depth: section.whole("max_depth"),
+        items: section.whole("items"),
         max: max?,
-        max_depth: max_depth?,
         list_arguments: list_arguments?,
-        items: items?,
     })
 }
 
@@ -169,7 +165,7 @@ fn read_sum(cost: &mut ResponseCost, field: &Field<'_>, prices: &PriceTable) -> 
     cost.is_sum = true;
     let parts = items.iter().map(|item| {
         let section = item.section(&COST_PART)?;
-        let times = section.get_or("times", 1, Field::whole).map(Weight::Times);
+        let times = Some(Weight::Times(section.whole("times")));
         let weight = match (section.get("price"), section.has("times"), &cost.model) {
             (None, _, _) => times,
             (Some(price), true, _) => price.fail(Problem::error(price.key_place(), "stands beside `times`")),
@@ -202,13 +198,13 @@ fn read_charge(field: &Field<'_>, prices: &PriceTable) -> Option<ChargeRule> {
     let when = section.get_or("when", (false, false), |field| {
         field.choice(&[("request", (false, false)), ("identified", (true, false)), ("response", (false, true))])
     });
-    let if_status = section.get_or("if_status", Vec::new(), |field| {
+    let if_status = section.value_or("if_status", Vec::new(), |field| {
         let expected = "a list of statuses, like `[401, 403, 4xx, 500-599]`";
         all_or_none(field.nonempty_list(expected)?.iter().map(|item| item.read(parse_statuses)))
     });
     let reserve = section.get_with("reserve", |field| read_reserve(field, prices));
-    let denied = section.get_or("denied", false, Field::flag);
-    let ((identified, on_response), if_status, reserve, denied) = (when?, if_status?, reserve?, denied?);
+    let denied = section.flag("denied");
+    let ((identified, on_response), reserve) = (when?, reserve?);
     for name in ["if_status", "reserve"].iter().filter(|_| !on_response) {
         if let Some(field) = section.get(name) {
             let problem = Problem::error(field.key_place(), "says something only with `when: response`");

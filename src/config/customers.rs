@@ -8,10 +8,8 @@ use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::invalid;
-use crate::config::settings::{
-    ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, DIRECTORY_POSTGRES, GROUPS, PLAN_FROM, STORE_TLS,
-};
-use crate::config::store::{ClientTls, RedisStore, client_tls};
+use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, DIRECTORY_POSTGRES, GROUPS, PLAN_FROM};
+use crate::config::store::{ClientTls, tls};
 use crate::config::values::NamedFile;
 use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::ruleset::{CustomerRules, PlanHeader, PlanId, UnknownCredential};
@@ -117,31 +115,8 @@ pub struct LookupCacheSettings {
     pub ttl: Nanos,
     /// How long the gateway uses an answer that no customer has the credential.
     pub negative_ttl: Nanos,
-    /// The largest number of cached answers.
+    /// The largest number of cached answers; a million take about 250 MB.
     pub max_cached: usize,
-}
-
-impl HttpLookup {
-    /// The default of `timeout`.
-    const DEFAULT_TIMEOUT: Nanos = Nanos::new(250_000_000);
-}
-
-impl PostgresQuery {
-    /// The default of `interval`.
-    const DEFAULT_INTERVAL: Nanos = Nanos::from_secs(5);
-    /// The default of `full_every`.
-    const DEFAULT_FULL_EVERY: Nanos = Nanos::from_secs(600);
-    /// The default of `timeout`.
-    const DEFAULT_TIMEOUT: Nanos = Nanos::from_secs(10);
-}
-
-impl LookupCacheSettings {
-    /// The default of `ttl`.
-    pub const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
-    /// The default of `negative_ttl`.
-    pub const DEFAULT_NEGATIVE_TTL: Nanos = Nanos::from_secs(10);
-    /// The default of `max_cached`; so many answers take about 250 MB.
-    pub const DEFAULT_MAX_CACHED: usize = 1_000_000;
 }
 
 /// The settings of `customers:`; all `None` if the section is absent.
@@ -196,18 +171,12 @@ pub(super) fn levels(top: &Section<'_>) -> Names {
     names
 }
 
-/// Reads `customers:`. `store` is the result of reading `store:`.
-pub(super) fn read(
-    top: &Section<'_>,
-    plans: &Names,
-    levels: &Names,
-    store: Option<&Option<RedisStore>>,
-    has_proxies: bool,
-) -> Option<Customers> {
-    top.get_or("customers", Customers::default(), |field| {
+/// Reads `customers:`.
+pub(super) fn read(top: &Section<'_>, plans: &Names, levels: &Names, has_proxies: bool) -> Customers {
+    top.value_or("customers", Customers::default(), |field| {
         if let Some(redis) =
             field.as_mapping().and_then(|customers| customers.get("directory")?.as_mapping()?.get("redis"))
-            && store == Some(&None)
+            && !top.has("store")
         {
             field.findings().add(
                 Problem::error(redis.key_place(), "names a hash, and no server is named")
@@ -222,32 +191,32 @@ fn customers(field: &Field<'_>, plans: &Names, levels: &Names, has_proxies: bool
     let section = field.section(&CUSTOMERS)?;
     let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
     let directory = match identify.as_ref().is_none_or(identify::needs_directory) {
-        true => section.required("directory", A_DIRECTORY).and_then(|field| directory(&field)).map(Some),
-        false => section.get_with("directory", directory),
+        true => section.required("directory", A_DIRECTORY).and_then(|field| directory(&field)),
+        false => section.optional("directory", directory),
     };
     let sources = identify.and_then(|field| identify::read(&field, plans, levels));
-    let groups = section.get_with("groups", groups);
-    let anonymous = section.get_with("anonymous", |field| anonymous(field, plans));
-    let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
+    let groups = section.optional("groups", groups);
+    let anonymous = section.optional("anonymous", |field| anonymous(field, plans));
+    let unknown = section.value_or("unknown", UnknownCredential::Deny, |field| {
         field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)])
     });
-    if let (Some(field), Some(UnknownCredential::Anonymous)) = (section.get("unknown"), unknown)
+    if let (Some(field), UnknownCredential::Anonymous) = (section.get("unknown"), unknown)
         && !section.has("anonymous")
         && !section.is_misspelt("anonymous")
     {
         let problem = field.error("lets nobody in: anonymous callers are refused, as the file gives them no plan");
         field.findings().add(problem.hint("write `anonymous: { plan: ... }` beside it, or leave it out"));
     }
-    let plan_from = section.get_with("plan_from", |field| plan_from(field, plans, has_proxies));
+    let plan_from = section.optional("plan_from", |field| plan_from(field, plans, has_proxies));
     let Identify { sources, jwks } = sources?;
-    let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown?, plan_from: plan_from? };
-    Some(Customers { rules: Some(rules), directory: directory?, groups: groups?.flatten(), jwks })
+    let rules = CustomerRules { identify: sources, anonymous, unknown, plan_from };
+    Some(Customers { rules: Some(rules), directory, groups, jwks })
 }
 
 fn plan_from(field: &Field<'_>, plans: &Names, has_proxies: bool) -> Option<PlanHeader> {
     let section = field.section(&PLAN_FROM)?;
     let header = section.required("header", "the name of a header field");
-    let given = section.get_or("plans", (0..plans.len()).map(PlanId).collect(), |field| {
+    let given = section.value_or("plans", (0..plans.len()).map(PlanId).collect(), |field| {
         let named = field.nonempty_list("names of plans")?;
         all_or_none(named.iter().map(|field| plans.resolve(field).map(PlanId)))
     });
@@ -255,14 +224,14 @@ fn plan_from(field: &Field<'_>, plans: &Names, has_proxies: bool) -> Option<Plan
     if !has_proxies {
         header.warn("is believed of no request: `client_address` has no `trusted_proxies`", None);
     }
-    Some(PlanHeader { name: header.request_header_name()?, plans: given? })
+    Some(PlanHeader { name: header.request_header_name()?, plans: given })
 }
 
-fn groups(field: &Field<'_>) -> Option<Option<NamedFile>> {
+/// Reads the file of `groups`; [`levels`] reads the names.
+fn groups(field: &Field<'_>) -> Option<NamedFile> {
     let section = field.section(&GROUPS)?;
-    let levels = section.required("levels", "the names of the levels, like `[organisation, team]`");
-    let file = section.get_with("file", Field::file);
-    levels.and(file)
+    section.required("levels", "the names of the levels, like `[organisation, team]`");
+    section.optional("file", Field::file)
 }
 
 fn directory(field: &Field<'_>) -> Option<DirectorySource> {
@@ -281,7 +250,7 @@ fn directory(field: &Field<'_>) -> Option<DirectorySource> {
     match KINDS.map(|kind| section.get(kind)) {
         [Some(file), None, None, None] => {
             without_options();
-            let is_writable = section.get_or("writable", false, Field::flag)?;
+            let is_writable = section.flag("writable");
             file.file().map(|file| DirectorySource::File { file, is_writable })
         }
         [None, Some(hash), None, None] => redis(&hash, &section).map(DirectorySource::Redis),
@@ -306,70 +275,54 @@ fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
     let url_file = section.must("url_file", Field::file);
     let query = section.must("query", text);
     let snapshot_file = section.must("snapshot_file", Field::file);
-    let interval = section.get_or("interval", PostgresQuery::DEFAULT_INTERVAL, Field::duration);
-    let full_every = section.get_or("full_every", PostgresQuery::DEFAULT_FULL_EVERY, Field::duration);
-    let channel = section.get_with("channel", text);
-    let timeout = section.get_or("timeout", PostgresQuery::DEFAULT_TIMEOUT, Field::duration);
-    let tls = section.get_with("tls", |field| client_tls(&field.section(&STORE_TLS)?, field));
+    if let (Some(one), None) | (None, Some(one)) = (section.get("put"), section.get("delete")) {
+        field.findings().add(Problem::error(one.key_place(), "needs the other one of `put` and `delete`"));
+    }
     let statement =
-        |name| section.get_with(name, |field| Some(PostgresStatement { text: text(field)?, place: field.key_place() }));
-    let writes = match (statement("put")?, statement("delete")?) {
-        (Some(put), Some(delete)) => Some((put, delete)),
-        (None, None) => None,
-        (Some(one), None) | (None, Some(one)) => {
-            return field.fail(Problem::error(one.place, "needs the other one of `put` and `delete`"));
-        }
-    };
+        |name| section.optional(name, |field| Some(PostgresStatement { text: text(field)?, place: field.key_place() }));
     Some(PostgresQuery {
+        interval: section.duration("interval"),
+        full_every: section.duration("full_every"),
+        channel: section.optional("channel", text),
+        timeout: section.duration("timeout"),
+        tls: section.optional("tls", tls),
+        writes: statement("put").zip(statement("delete")),
+        place: field.key_place(),
         url_file: url_file?,
         query: query?,
         snapshot_file: snapshot_file?,
-        interval: interval?,
-        full_every: full_every?,
-        channel: channel?,
-        timeout: timeout?,
-        tls: tls?,
-        writes,
-        place: field.key_place(),
     })
 }
 
 fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {
-    let key = hash.read(named);
-    let remembered = remembered(section);
-    Some(RedisHash { key: key?, remembered: remembered? })
+    Some(RedisHash { remembered: remembered(section), key: hash.read(named)? })
 }
 
 fn http(field: &Field<'_>, directory: &Section<'_>) -> Option<HttpLookup> {
     let remembered = remembered(directory);
     let section = field.section(&DIRECTORY_HTTP)?;
     let url = section.must("url", Field::url);
-    let is_unkey = section.get_or("contract", false, |field| field.choice(&[("plain", false), ("unkey", true)]));
-    let token_file = section.get_with("token_file", Field::file);
-    let tls = section.get_or("tls", ClientTls::default(), |field| client_tls(&field.section(&STORE_TLS)?, field));
-    let timeout = section.get_or("timeout", HttpLookup::DEFAULT_TIMEOUT, Field::duration);
     Some(HttpLookup {
-        url: url?,
-        is_unkey: is_unkey?,
-        token_file: token_file?,
-        tls: tls?,
-        timeout: timeout?,
-        remembered: remembered?,
+        is_unkey: section.value_or("contract", false, |field| field.choice(&[("plain", false), ("unkey", true)])),
+        token_file: section.optional("token_file", Field::file),
+        tls: section.value_or("tls", ClientTls::default(), tls),
+        timeout: section.duration("timeout"),
+        remembered,
         place: field.key_place(),
+        url: url?,
     })
 }
 
-fn remembered(section: &Section<'_>) -> Option<LookupCacheSettings> {
-    let ttl = section.get_or("ttl", LookupCacheSettings::DEFAULT_TTL, Field::duration);
-    let negative_ttl = section.get_or("negative_ttl", LookupCacheSettings::DEFAULT_NEGATIVE_TTL, Field::duration);
-    let max_cached = section.get_or("max_cached", LookupCacheSettings::DEFAULT_MAX_CACHED, Field::whole);
-    Some(LookupCacheSettings { ttl: ttl?, negative_ttl: negative_ttl?, max_cached: max_cached? })
+fn remembered(section: &Section<'_>) -> LookupCacheSettings {
+    LookupCacheSettings {
+        ttl: section.duration("ttl"),
+        negative_ttl: section.duration("negative_ttl"),
+        max_cached: section.whole("max_cached"),
+    }
 }
 
 fn anonymous(field: &Field<'_>, plans: &Names) -> Option<PlanId> {
     let section = field.section(&ANONYMOUS)?;
-    let key = section.get_or("key", (), |field| field.choice(&[("client_address", ())]));
-    let plan = section.must("plan", |field| plans.resolve(field));
-    let () = key?;
-    Some(PlanId(plan?))
+    section.optional("key", |field| field.choice(&[("client_address", ())]));
+    section.must("plan", |field| plans.resolve(field)).map(PlanId)
 }

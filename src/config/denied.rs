@@ -19,11 +19,12 @@ const KINDS: [(&str, ContentType, TextKind); 3] = [
 /// Reads the parts of the response that the file sets.
 pub(super) fn read(field: &Field<'_>) -> Option<Denied> {
     let section = field.section(&DENIED)?;
-    let status = section.get_with("status", Field::whole);
-    let grpc_status = section.get_with("grpc_status", Field::whole);
-    let headers = section.get_or("headers", Vec::new(), headers);
-    let body = section.get_with("body", |field| body(field, &section));
-    Some(Denied { status: status?, grpc_status: grpc_status?, body: body?, headers: headers? })
+    Some(Denied {
+        status: section.optional("status", Field::whole),
+        grpc_status: section.optional("grpc_status", Field::whole),
+        headers: section.value_or("headers", Vec::new(), headers),
+        body: section.optional("body", |field| body(field, &section)),
+    })
 }
 
 fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, Template)>> {

@@ -63,14 +63,10 @@ pub(super) fn read(
             return field.fail(problem);
         }
         let section = field.section(&DOMAIN)?;
-        let plan = section.get_with("plan", |field| field.parsed("the key of the entry that names the plan", named));
+        let plan = section.optional("plan", |field| field.parsed("the key of the entry that names the plan", named));
         let descriptors = section.required("descriptors", DESCRIPTORS);
         let descriptors = descriptors.and_then(|field| reader.descriptors(&field, &mut Vec::new()));
-        Some(ParsedDomain {
-            name: name.to_owned(),
-            plan: plan?,
-            descriptors: Node { next: descriptors?, ..Node::default() },
-        })
+        Some(ParsedDomain { name: name.to_owned(), plan, descriptors: Node { next: descriptors?, ..Node::default() } })
     }))
 }
 
@@ -170,12 +166,12 @@ impl Reader<'_> {
             unique_items(&field.list("a list of names of limits")?, |item| self.limit(item, keys), LimitId::clone)
         });
         let next = section.get_or("descriptors", HashMap::new(), |field| self.descriptors(field, keys));
-        let denies = section.get_or("deny", false, Field::flag);
+        let denies = section.flag("deny");
         if !["limits", "descriptors", "deny"].iter().any(|name| section.has(name)) {
             let problem = Problem::error(section.field.place(), "leads nowhere");
             return section.field.fail(problem.expected("`limits`, `descriptors` or both, or `deny: true`"));
         }
-        let (limits, denies, next) = (limits?, denies?, next?);
+        let (limits, next) = (limits?, next?);
         if denies && !limits.is_empty() {
             let problem = Problem::error(section.field.place(), "has limits, and denies whatever they say");
             return section.field.fail(problem.expected("`limits` or `deny: true`"));

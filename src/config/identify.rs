@@ -9,19 +9,13 @@ use crate::config::key::{cookie_name, named};
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none, unique_items};
-use crate::config::settings::{IDENTIFY, JWKS, JWT, SIGNATURES, STORE_TLS};
-use crate::config::store::{ClientTls, client_tls};
+use crate::config::settings::{IDENTIFY, JWKS, JWT, SIGNATURES};
+use crate::config::store::{ClientTls, tls};
 use crate::config::values::{NamedFile, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
 
 const EXPECTED: &str = "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{bearer: true}`, `{basic: true}`, `{client_certificate: true}` or `{jwt: {...}}`";
-
-/// The claim that names the customer by default (RFC 7519, section 4.1.2).
-const DEFAULT_CLAIM: &str = "sub";
-
-/// The default tolerance for the difference between the issuer's clock and the gateway's.
-const DEFAULT_LEEWAY: Nanos = Nanos::from_secs(30);
 
 /// The description of a claim's name in error messages.
 pub(super) const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
@@ -66,13 +60,6 @@ pub enum JwksAddress {
     Url(Uri),
     /// The OpenID issuer whose configuration holds the URL of the key set.
     Issuer(String),
-}
-
-impl PublishedJwks {
-    /// The default of `refresh`.
-    const DEFAULT_REFRESH: Nanos = Nanos::from_secs(3_600);
-    /// The default of `min_interval`.
-    const DEFAULT_MIN_INTERVAL: Nanos = Nanos::from_secs(10);
 }
 
 /// The settings of `identify`.
@@ -161,52 +148,44 @@ fn only_true(field: &Field<'_>, source: CredentialSource) -> Option<CredentialSo
 fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     let section = field.section(&JWT)?;
     let source = jwks_source(&section);
-    let claim = section.get_or("claim", DEFAULT_CLAIM.to_owned(), |field| field.parsed(CLAIM, named));
-    let plan_claim = section.get_with("plan_claim", |field| field.parsed(CLAIM, named));
-    let plan = section.get_with("plan", |field| plans.resolve(field).map(PlanId));
-    let group_claims = section.get_or("group_claims", Vec::new(), |field| {
+    let claim = |field: &Field<'_>| field.parsed(CLAIM, named);
+    let group_claims = section.value_or("group_claims", Vec::new(), |field| {
         let section = field.mapping("claims by the levels of `customers.groups`, like `{organisation: org}`")?;
         all_or_none(section.fields().map(|(level, field)| {
-            let position = levels.resolve_key(level, &field);
-            let claim = field.parsed(CLAIM, named);
+            let (position, claim) = (levels.resolve_key(level, &field), claim(&field));
             Some((position?, claim?))
         }))
     });
-    if !["plan", "plan_claim"].iter().any(|key| section.has(key) || section.is_misspelt(key)) {
-        let problem = Problem::error(field.key_place(), "does not say which plan callers with a token are on");
-        return field.fail(problem.expected("`plan_claim`, the claim that names it, or `plan`, or both"));
-    }
-    let algorithms = section.get_or("algorithms", Vec::new(), |field| {
+    let algorithms = section.value_or("algorithms", Vec::new(), |field| {
         let items = field.nonempty_list("a list of algorithms, like `[RS256]`")?;
         let known: Vec<(&str, Algorithm)> =
             SIGNATURES.iter().filter_map(|name| Some((*name, name.parse().ok()?))).collect();
         unique_items(&items, |item| item.choice(&known), Clone::clone)
     });
-    let issuers = section.get_or("issuer", Vec::new(), |field| one_or_more(field, "the `iss` of tokens"));
-    let audiences = section.get_or("audience", Vec::new(), |field| one_or_more(field, "the `aud` of tokens"));
-    let leeway = section.get_or("leeway", DEFAULT_LEEWAY, Field::duration);
-    let require_exp = section.get_or("require_exp", true, Field::flag);
-    let header = section.get_with("header", token_header);
-    let (source, mut issuers) = (source?, issuers?);
-    if let JwksSource::Published(published) = &source
+    let mut issuers = section.value_or("issuer", Vec::new(), |field| one_or_more(field, "the `iss` of tokens"));
+    if let Some(JwksSource::Published(published)) = &source
         && let JwksAddress::Issuer(issuer) = &published.at
         && issuers.is_empty()
     {
         issuers.push(issuer.clone());
     }
     let rules = Arc::new(JwtRules {
-        header: header?,
-        claim: claim?,
-        plan_claim: plan_claim?,
-        plan: plan?,
-        group_claims: group_claims?,
-        algorithms: algorithms?,
+        header: section.optional("header", token_header),
+        claim: section.text("claim", claim),
+        plan_claim: section.optional("plan_claim", claim),
+        plan: section.optional("plan", |field| plans.resolve(field).map(PlanId)),
+        group_claims,
+        algorithms,
         issuers,
-        audiences: audiences?,
-        leeway: leeway?,
-        require_exp: require_exp?,
+        audiences: section.value_or("audience", Vec::new(), |field| one_or_more(field, "the `aud` of tokens")),
+        leeway: section.duration("leeway"),
+        require_exp: section.flag("require_exp"),
     });
-    Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(Jwks { source, rules })))
+    if !["plan", "plan_claim"].iter().any(|key| section.has(key) || section.is_misspelt(key)) {
+        let problem = Problem::error(field.key_place(), "does not say which plan callers with a token are on");
+        return field.fail(problem.expected("`plan_claim`, the claim that names it, or `plan`, or both"));
+    }
+    Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(Jwks { source: source?, rules })))
 }
 
 /// Reads the source of the keys from the settings of `jwt`.
@@ -234,9 +213,9 @@ fn published_jwks(field: &Field<'_>) -> Option<PublishedJwks> {
         field.url()?;
         field.read(named)
     });
-    let tls = section.get_or("tls", ClientTls::default(), |field| client_tls(&field.section(&STORE_TLS)?, field));
-    let refresh = section.get_or("refresh", PublishedJwks::DEFAULT_REFRESH, Field::duration);
-    let min_interval = section.get_or("min_interval", PublishedJwks::DEFAULT_MIN_INTERVAL, Field::duration);
+    let tls = section.get_or("tls", ClientTls::default(), tls);
+    let errors = field.findings().error_count();
+    let (refresh, min_interval) = (section.duration("refresh"), section.duration("min_interval"));
     let at = match (url?, issuer?) {
         (Some(url), None) => JwksAddress::Url(url),
         (None, Some(issuer)) => JwksAddress::Issuer(issuer),
@@ -246,8 +225,7 @@ fn published_jwks(field: &Field<'_>) -> Option<PublishedJwks> {
             return field.fail(problem.expected("`url` or `issuer`"));
         }
     };
-    let (refresh, min_interval) = (refresh?, min_interval?);
-    if min_interval > refresh {
+    if min_interval > refresh && field.findings().error_count() == errors {
         let problem = Problem::error(field.key_place(), "is fetched again before that may be");
         return field.fail(problem.expected("`refresh` at least as long as `min_interval`"));
     }

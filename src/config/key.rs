@@ -47,8 +47,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
             true => field.fail(Problem::error(field.key_place(), "is for what a request may carry more than once")),
             false => field.choice(&[("deny", Repeated::Deny), ("first", Repeated::First), ("last", Repeated::Last)]),
         }
-    });
-    let repeated = repeated?;
+    })?;
     let mut parts = section.fields().filter_map(|(kind, name)| match kind {
         "header" => Some(header(&name).map(|name| KeyPart::Header(name, repeated))),
         "query" => Some(name.read(named).map(|name| KeyPart::Query(name, repeated))),

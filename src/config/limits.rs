@@ -211,7 +211,7 @@ impl<'a> LimitReader<'_, 'a> {
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
         self.check(&section, mode, &terms, &others)?;
-        let priority = others.priority.as_deref().unwrap_or_default();
+        let priority = &others.priority;
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let request_overrides = section.get_or("request_overrides", RequestOverrides::default(), |field| {
             let overrides = request_overrides::read(field, algorithm, self.scope)?;
@@ -224,15 +224,15 @@ impl<'a> LimitReader<'_, 'a> {
         let scope = (self.plans, self.scope);
         let live = (algorithm, mode);
         let candidate =
-            section.get_with("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), scope));
+            section.optional("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), scope));
         let level = others.key.as_ref().and_then(|key| self.level(key));
         let limit = others.limit((self.name, algorithm, level), terms, request_overrides);
-        Some(CheckedLimit { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
+        Some(CheckedLimit { spec: Arc::new(spec), limit, candidate, largest_cost })
     }
 
     /// Refuses settings that do not suit the limit's rules, and warns of settings without an effect.
     fn check(&self, section: &Section<'a>, mode: Mode, terms: &AllTerms, others: &CommonSettings<'_>) -> Option<()> {
-        let shadow = others.shadow == Some(true);
+        let shadow = others.shadow;
         sharing::check(self.field, mode, &terms.rules)?;
         if let Some(field) = section.get("warn_at") {
             warn_at::check(&field, &terms.rules)?;
@@ -240,7 +240,7 @@ impl<'a> LimitReader<'_, 'a> {
         ban::check(section, shadow)?;
         priority::check(section, (shadow, mode), &terms.rules)?;
         if let Some(cost) = &others.cost {
-            let terms = (terms, others.priority.as_deref().unwrap_or_default());
+            let terms = (terms, others.priority.as_slice());
             cost::check(section, cost, terms, &self.plans.all().collect::<Vec<_>>())?;
             cost::warn_if_never_fits(section, cost, terms);
         }
@@ -262,20 +262,20 @@ impl<'a> LimitReader<'_, 'a> {
         let key = self.key(section);
         let mode = sharing::read(section, self.scope);
         CommonSettings {
-            enabled: section.get_or("enabled_percent", Share::WHOLE, |field| {
+            enabled: section.value_or("enabled_percent", Share::WHOLE, |field| {
                 let share = field.parsed("a share of the keys in percent, like `12.5`", scalar::percent)?;
                 if key.as_ref().is_some_and(|key| key.parts.is_empty()) && share != Share::WHOLE {
                     field.warn("is of one bucket for all: every request is under the limit, or none is", None);
                 }
                 Some(share)
             }),
-            shadow: section.get_or("shadow", false, Field::flag),
-            hidden: section.get_or("headers", false, |field| field.choice(&[("shown", false), ("hidden", true)])),
-            quota_unit: section.get_with("quota_unit", quota_unit::read),
+            shadow: section.flag("shadow"),
+            hidden: section.value_or("headers", false, |field| field.choice(&[("shown", false), ("hidden", true)])),
+            quota_unit: section.optional("quota_unit", quota_unit::read),
             key,
             cost: cost::read(section, self.prices),
             mode,
-            missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
+            missing_key: section.value_or("missing_key", MissingKey::default(), |field| {
                 let words = [
                     ("deny", MissingKey::Deny),
                     ("shared_bucket", MissingKey::SharedBucket),
@@ -285,11 +285,11 @@ impl<'a> LimitReader<'_, 'a> {
             }),
             over_limit,
             max_wait,
-            warn_at: section.get_or("warn_at", Vec::new(), warn_at::read),
-            ban: section.get_with("ban", ban::read),
-            priority: section.get_or("priority", Vec::new(), |field| priority::read(field, self.plans)),
-            max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, Field::whole),
-            on_change: section.get_or("on_change", OnChange::default(), |field| sharing::on_change(field, mode)),
+            warn_at: section.value_or("warn_at", Vec::new(), warn_at::read),
+            ban: section.optional("ban", ban::read),
+            priority: section.value_or("priority", Vec::new(), |field| priority::read(field, self.plans)),
+            max_keys: section.whole("max_keys"),
+            on_change: section.value_or("on_change", OnChange::default(), |field| sharing::on_change(field, mode)),
         }
     }
 
@@ -360,18 +360,18 @@ impl<'a> LimitReader<'_, 'a> {
             plans: plans.iter().filter_map(plan_spec).collect(),
             max_wait: max_wait.filter(|_| base.arguments.has(MAX_WAIT)),
             max_waiting,
-            priority: others.priority.clone()?,
+            priority: others.priority.clone(),
             charges_denied: others.cost.as_ref()?.1.denied,
         })
     }
 
     /// Warns of a limit that applies to no customer or no key.
-    fn warn_of_no_effect(&self, section: &Section<'a>, terms: &AllTerms, enabled: Option<Share>) {
+    fn warn_of_no_effect(&self, section: &Section<'a>, terms: &AllTerms, enabled: Share) {
         if terms.rules.is_empty() && !terms.plans.is_empty() {
             let message = "limits nobody: every plan is unlimited";
             self.field.findings().add(Problem::warning(self.field.key_place(), message));
         }
-        if let (Some(enabled), Some(Share(0))) = (section.get("enabled_percent"), enabled) {
+        if let (Some(enabled), Share(0)) = (section.get("enabled_percent"), enabled) {
             enabled.warn("applies to no key: the limit does nothing", None);
         }
     }
@@ -408,20 +408,20 @@ impl<'a> LimitReader<'_, 'a> {
 /// The settings that every limit has, whatever its algorithm; `None` for a setting that could not be read.
 struct CommonSettings<'a> {
     key: Option<Key>,
-    shadow: Option<bool>,
-    quota_unit: Option<Option<String>>,
-    hidden: Option<bool>,
-    enabled: Option<Share>,
+    shadow: bool,
+    quota_unit: Option<String>,
+    hidden: bool,
+    enabled: Share,
     cost: Option<(CostRule, ChargeRule)>,
     mode: Option<Mode>,
-    missing_key: Option<MissingKey>,
+    missing_key: MissingKey,
     over_limit: Option<OverLimit>,
     max_wait: Option<Field<'a>>,
-    warn_at: Option<Vec<u8>>,
-    ban: Option<Option<BanRule>>,
-    priority: Option<Vec<u8>>,
-    max_keys: Option<u64>,
-    on_change: Option<OnChange>,
+    warn_at: Vec<u8>,
+    ban: Option<BanRule>,
+    priority: Vec<u8>,
+    max_keys: u64,
+    on_change: OnChange,
 }
 
 impl CommonSettings<'_> {
@@ -432,7 +432,7 @@ impl CommonSettings<'_> {
         request_overrides: RequestOverrides,
     ) -> Option<Limit> {
         let (cost, charge) = self.cost?;
-        let quota_unit = self.quota_unit?.or_else(|| quota_unit::of(algorithm, &cost).map(str::to_owned));
+        let quota_unit = self.quota_unit.or_else(|| quota_unit::of(algorithm, &cost).map(str::to_owned));
         Some(Limit {
             name: name.to_owned(),
             algorithm,
@@ -443,19 +443,19 @@ impl CommonSettings<'_> {
             plans: terms.plans,
             without_plan: terms.without_plan,
             request_overrides,
-            missing_key: self.missing_key?,
+            missing_key: self.missing_key,
             over_limit: self.over_limit?,
-            warn_at: self.warn_at?,
-            ban: self.ban?,
-            priority: self.priority?,
-            max_keys: self.max_keys?,
-            on_change: self.on_change?,
+            warn_at: self.warn_at,
+            ban: self.ban,
+            priority: self.priority,
+            max_keys: self.max_keys,
+            on_change: self.on_change,
             cost,
             charge,
-            shadow: self.shadow?,
+            shadow: self.shadow,
             quota_unit: quota_unit.filter(|unit| unit != quota_unit::REQUESTS),
-            hidden: self.hidden?,
-            enabled: self.enabled?,
+            hidden: self.hidden,
+            enabled: self.enabled,
             candidate_of: None,
         })
     }

@@ -107,7 +107,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
     let mut taken = Vec::new();
     let listeners = listeners(top, &mut taken);
     let taken: Vec<_> = taken.into_iter().filter_map(|(endpoint, field)| Some((endpoint.inet()?, field))).collect();
-    let admin = top.get_or("admin", Server::DEFAULT_ADMIN, |field| {
+    let admin = top.value_or("admin", Server::DEFAULT_ADMIN, |field| {
         let section = field.section(&ADMIN)?;
         let Some(field) = section.get("address") else {
             let is_left_out = !section.is_misspelt("address");
@@ -131,8 +131,8 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
                 .hint(format!("give another `admin: {{address: ...}}` than {}", Server::DEFAULT_ADMIN)),
         );
     }
-    let workers = top.get_with("workers", Field::whole);
-    Some(Server { listeners: listeners?, admin: admin?, workers: workers? })
+    let workers = top.optional("workers", Field::whole);
+    Some(Server { listeners: listeners?, admin, workers })
 }
 
 fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> Option<Vec<Listener>> {
@@ -141,9 +141,9 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
     let items = field.list_up_to(MOST_LISTENERS, "listeners", EXPECTED)?;
     all_or_none(items.into_iter().map(|item| {
         let section = item.section(&LISTENER)?;
-        let mode = section.get_with("mode", mode);
+        let mode = section.optional("mode", mode);
         let place = section.must("address", |field| {
-            let endpoint = field.read(|text| endpoint(text, mode.flatten()))?;
+            let endpoint = field.read(|text| endpoint(text, mode))?;
             if let Some((other, _)) = taken.iter().find(|(taken, _)| is_same_endpoint(taken, &endpoint)) {
                 return field.fail(field.error(format!("cannot be listened on beside {other}")));
             }
@@ -153,36 +153,29 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
         if let (Some(Endpoint::Inet(_)), Some(field)) = (&place, section.get("mode")) {
             return field.fail(field.error("is for paths only").expected("`address: unix:/...` beside it"));
         }
-        let tls = section.get_with("tls", tls);
+        let tls = section.optional("tls", tls);
         let serves = serves(&section);
         let speaks_grpc = serves.is_some_and(ListenerService::speaks_grpc);
         // with TLS, the client negotiates the version of HTTP; in plain text, only the connection's first bytes would tell
-        let http2 = section.get_or("http2", section.has("tls") || speaks_grpc, Field::flag);
-        if let (true, Some(false), Some(field)) = (speaks_grpc, http2, section.get("http2")) {
+        let http2 = section.value_or("http2", section.has("tls") || speaks_grpc, Field::flag);
+        if let (true, false, Some(field)) = (speaks_grpc, http2, section.get("http2")) {
             return field.fail(field.error("leaves no way to ask: gRPC is spoken over HTTP/2").expected("`true`"));
         }
-        let proxy_protocol = section.get_or("proxy_protocol", TrustedPeers::default(), |field| {
+        let proxy_protocol = section.value_or("proxy_protocol", TrustedPeers::default(), |field| {
             peers(field, "believes everybody, so that any client can choose its own address")
         });
-        let max_connections = section.get_with("max_connections", Field::whole);
-        mode?;
-        if let (Some(place), Some(peers), Some(field)) = (&place, &proxy_protocol, section.get("proxy_protocol")) {
+        let max_connections = section.optional("max_connections", Field::whole);
+        if let (Some(place), Some(field)) = (&place, section.get("proxy_protocol")) {
+            let TrustedPeers { networks, unix } = &proxy_protocol;
             let (others, whose) = match place {
-                Endpoint::Inet(_) => (peers.unix, "`unix` comes over a path only"),
-                Endpoint::Path(_) => (!peers.networks.is_empty(), "those who come over a path have no address"),
+                Endpoint::Inet(_) => (*unix, "`unix` comes over a path only"),
+                Endpoint::Path(_) => (!networks.is_empty(), "those who come over a path have no address"),
             };
             if others {
                 field.warn(format!("holds somebody who cannot come here: {whose}"), None);
             }
         }
-        Some(Listener {
-            address: place?,
-            tls: tls?,
-            serves: serves?,
-            http2: http2?,
-            proxy_protocol: proxy_protocol?,
-            max_connections: max_connections?,
-        })
+        Some(Listener { address: place?, tls, serves: serves?, http2, proxy_protocol, max_connections })
     }))
 }
 
@@ -201,12 +194,13 @@ fn serves(section: &Section<'_>) -> Option<ListenerService> {
 }
 
 /// Reads `connections:`.
-pub(super) fn bounds(field: &Field<'_>) -> Option<ConnectionBounds> {
-    let section = field.section(&CONNECTIONS)?;
-    let most = section.get_with("max", Field::whole);
-    let per_client = section.get_with("max_per_client", Field::whole);
-    let idle = section.get_or("idle", ConnectionBounds::default().idle, Field::duration);
-    Some(ConnectionBounds { most: most?, per_client: per_client?, idle: idle? })
+pub(super) fn bounds(top: &Section<'_>) -> ConnectionBounds {
+    let section = top.below("connections", &CONNECTIONS);
+    ConnectionBounds {
+        most: section.optional("max", Field::whole),
+        per_client: section.optional("max_per_client", Field::whole),
+        idle: section.duration("idle"),
+    }
 }
 
 fn tls(field: &Field<'_>) -> Option<ListenerTls> {
@@ -215,14 +209,11 @@ fn tls(field: &Field<'_>) -> Option<ListenerTls> {
         let items = field.list_up_to(MOST_CERTIFICATES, "certificates", CERTIFICATES)?;
         unique_items(&items, certificate, |files| files.cert.path.clone())
     });
-    let client_certificates = section.get_with("client_certificates", client_certificates);
-    let versions = [("1.2", true), ("1.3", false)];
-    let allows_1_2 = section.get_or("min_version", true, |field| field.choice(&versions));
     Some(ListenerTls {
         place: field.place(),
+        client_certificates: section.optional("client_certificates", client_certificates),
+        allows_1_2: section.value_or("min_version", true, |field| field.choice(&[("1.2", true), ("1.3", false)])),
         certificates: certificates?,
-        client_certificates: client_certificates?,
-        allows_1_2: allows_1_2?,
     })
 }
 
@@ -234,9 +225,7 @@ fn certificate(field: &Field<'_>) -> Option<CertificateFiles> {
 
 fn client_certificates(field: &Field<'_>) -> Option<ClientCertificateSettings> {
     let section = field.section(&CLIENT_CERTIFICATES)?;
-    let ca = section.must("ca", Field::file);
-    let required = section.get_or("required", true, Field::flag);
-    Some(ClientCertificateSettings { ca: ca?, required: required? })
+    Some(ClientCertificateSettings { required: section.flag("required"), ca: section.must("ca", Field::file)? })
 }
 
 fn mode(field: &Field<'_>) -> Option<u32> {

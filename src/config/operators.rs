@@ -22,25 +22,20 @@ pub struct Operators {
 }
 
 /// Reads the settings. `listeners::read` has already checked the section's names.
-pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
+pub(super) fn read(top: &Section<'_>) -> Operators {
     let Some(section) = top.get("admin").and_then(|field| Some(field.as_mapping()?.with(&ADMIN))) else {
-        return Some(Operators::default());
+        return Operators::default();
     };
-    let token_file = section.get_with("token_file", Field::file);
-    let audit_log = section.get_with("audit_log", Field::file);
-    let hosts = section.get_or("hosts", Vec::new(), hosts);
-    let top_denied_metrics = section.get_or("top_denied_metrics", 0, Field::whole);
-    let replay_logs = section.get_or("replay_logs", Vec::new(), |field| {
-        let items = field.nonempty_list("a list of access logs")?;
-        unique_items(&items, Field::file, |log| log.path.clone())
-    });
-    Some(Operators {
-        token_file: token_file?,
-        audit_log: audit_log?,
-        hosts: hosts?,
-        top_denied_metrics: top_denied_metrics?,
-        replay_logs: replay_logs?,
-    })
+    Operators {
+        token_file: section.optional("token_file", Field::file),
+        audit_log: section.optional("audit_log", Field::file),
+        hosts: section.value_or("hosts", Vec::new(), hosts),
+        top_denied_metrics: section.whole("top_denied_metrics"),
+        replay_logs: section.value_or("replay_logs", Vec::new(), |field| {
+            let items = field.nonempty_list("a list of access logs")?;
+            unique_items(&items, Field::file, |log| log.path.clone())
+        }),
+    }
 }
 
 fn hosts(field: &Field<'_>) -> Option<Vec<String>> {

@@ -1,20 +1,26 @@
 //! A cursor over the document that reads fields and collects their problems.
 //!
 //! A reading method that returns `None` has already added a finding, so that callers simply go on: one error for each cause.
+//! The methods of a section that cannot return `None`, or for which `None` is the value of an absent field, return the
+//! default after an error: the finding refuses the file. Callers that compare a value with others ask by `get_or` or
+//! `get_with`, which tell an error from the default.
 
 use std::borrow::Cow;
-use std::cell::{OnceCell, RefCell};
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::rc::Rc;
 
-use crate::config::document::{self, Content, Entry, YamlNode};
+use crate::config::document::{self, Content, YamlNode};
 use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Hint, Mark, Place, Problem};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{FORMER_WORDS, Kind, Presence, Setting, Table, reference};
-use crate::config::{unneeded, words};
+use crate::config::settings::{FORMER_WORDS, Kind, Table, reference};
+use crate::config::words;
+
+mod section;
+
+pub(super) use section::Section;
 
 /// The context that all fields of a file share.
 pub(super) struct ReadContext<'a> {
@@ -343,154 +349,4 @@ pub(super) fn unique_items<'a, T, K: Eq + Hash>(
         value if seen.insert(key(&value)) => Some(value),
         _ => item.fail(item.error("is in the list twice").expected("each once")),
     }))
-}
-
-/// A mapping.
-pub(super) struct Section<'a> {
-    /// The field of the mapping.
-    pub(super) field: Field<'a>,
-    entries: &'a [Entry],
-    /// The settings of the mapping; `None` where the operator chooses the names.
-    table: Option<&'static Table>,
-    /// Known names that are similar to unknown ones in the mapping. The unknown names have findings already.
-    misspelt: RefCell<Vec<String>>,
-}
-
-impl<'a> Section<'a> {
-    fn new(field: Field<'a>, entries: &'a [Entry]) -> Self {
-        Self { field, entries, table: None, misspelt: RefCell::default() }
-    }
-
-    /// The same mapping, with the settings of `table`.
-    #[must_use]
-    pub(super) fn with(self, table: &'static Table) -> Self {
-        Self { table: Some(table), ..self }
-    }
-
-    fn entry(&self, entry: &'a Entry) -> Field<'a> {
-        let setting = self.table.and_then(|table| table.find(&entry.key));
-        let of_any_name = || self.field.kind.filter(|_| self.table.is_none()).and_then(Kind::inner);
-        let default = setting.and_then(|setting| match setting.presence {
-            Presence::Default(default) => Some(default),
-            Presence::Required | Presence::Optional => None,
-        });
-        Field {
-            kind: setting.map(|setting| &setting.kind).or_else(of_any_name),
-            default,
-            context: self.field.context,
-            node: &entry.value,
-            key_mark: entry.key_mark,
-            path: self.field.path.to(PathStep::Key(&entry.key)),
-            secret: self.field.secret,
-        }
-    }
-
-    /// The field `key`, if the mapping has it.
-    pub(super) fn get(&self, key: &str) -> Option<Field<'a>> {
-        self.entries.iter().find(|entry| entry.key == key).map(|entry| self.entry(entry))
-    }
-
-    /// Whether the mapping has `key`.
-    pub(super) fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|entry| entry.key == key)
-    }
-
-    /// Whether the mapping is empty.
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Whether `key` is absent and a similar unknown name has a finding.
-    pub(super) fn is_misspelt(&self, key: &str) -> bool {
-        self.misspelt.borrow().iter().any(|meant| meant == key)
-    }
-
-    /// The field `key`; its absence is an error.
-    pub(super) fn required(&self, key: &str, expected: &str) -> Option<Field<'a>> {
-        self.assert_described(key);
-        if let Some(field) = self.get(key) {
-            return Some(field);
-        }
-        if self.is_misspelt(key) {
-            return None;
-        }
-        self.field.fail(Problem::error(self.field.key_place(), format!("`{key}` is missing")).expected(expected))
-    }
-
-    /// Reads the field `key` with `read`. Its absence is an error, for which the table describes valid values.
-    pub(super) fn must<T>(&self, key: &str, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<T> {
-        let setting = self.table.and_then(|table| table.find(key));
-        let expected = setting.map(|setting| reference::written(&setting.kind)).unwrap_or_default();
-        read(&self.required(key, &expected)?)
-    }
-
-    /// Reads the field `key` with `read`; `default` where it is absent.
-    pub(super) fn get_or<T>(&self, key: &str, default: T, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<T> {
-        self.assert_described(key);
-        match self.get(key) {
-            Some(field) => read(&field),
-            None => Some(default),
-        }
-    }
-
-    /// Reads the field `key` with `read`, if it is there; the outer `None` means that the field has errors.
-    pub(super) fn get_with<T>(&self, key: &str, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<Option<T>> {
-        self.get_or(key, None, |field| read(field).map(Some))
-    }
-
-    /// Asserts that `key` is in the table.
-    fn assert_described(&self, key: &str) {
-        debug_assert!(self.table.is_none_or(|table| table.find(key).is_some()), "`{key}` is in no table");
-    }
-
-    /// The entries of the document's mapping, each with its field.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a Entry, Field<'a>)> {
-        self.entries.iter().map(|entry| (entry, self.entry(entry)))
-    }
-
-    /// The names and their fields, in the order of the text.
-    pub(super) fn fields(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> {
-        self.entries.iter().map(|entry| (entry.key.as_str(), self.entry(entry)))
-    }
-
-    /// A hint to the one setting, or the two, whose sections have `key`.
-    fn sections_with(&self, key: &str) -> Option<String> {
-        let knows = |setting: &&Setting| matches!(setting.kind, Kind::Section(table) if table.find(key).is_some());
-        let settings = self.table?.settings.iter().filter(knows);
-        let meant: Vec<String> = settings.map(|setting| format!("`{}: {{ {key}: ... }}`", setting.name)).collect();
-        matches!(meant.len(), 1 | 2).then(|| format!("did you mean {}?", meant.join(" or ")))
-    }
-
-    /// Adds an error for each name that is not in `keys`.
-    pub(super) fn reject_unknown(&self, keys: &[&str]) {
-        let findings = self.field.findings();
-        // computed once, and only for an unknown name: the mapping and `keys` may be long
-        let absent = OnceCell::new();
-        for entry in self.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
-            if findings.count_if_full() {
-                continue;
-            }
-            let (key, mut field) = (entry.key.as_str(), self.entry(entry));
-            if words::may_be_secret(key) {
-                // the operator may have written credentials as names
-                field.path = self.field.path.to(PathStep::Key("*"));
-            }
-            if let Some((_, why)) = unneeded::NAMES.iter().find(|(name, _)| *name == key) {
-                findings.add(Problem::error(field.key_place(), "is not needed").hint(*why));
-                continue;
-            }
-            // a setting that is set in another text, as by `--set`, stands beside the one that it means
-            let known: &[&str] = match field.key_mark.text == self.field.node.mark.text {
-                true => absent.get_or_init(|| keys.iter().copied().filter(|key| !self.has(key)).collect::<Vec<_>>()),
-                false => keys,
-            };
-            let near = findings.near_miss(key, known.iter().copied());
-            self.misspelt.borrow_mut().extend(near.map(str::to_owned));
-            findings.add(
-                Problem::error(field.key_place(), "is unknown here")
-                    .expected(words::alternatives(keys.iter().copied()))
-                    .hint(near.map(words::did_you_mean).or_else(|| self.sections_with(key))),
-            );
-        }
-    }
 }

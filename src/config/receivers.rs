@@ -48,12 +48,6 @@ pub struct TraceFiles {
     pub service: String,
 }
 
-const DEFAULT_KEEP: Nanos = Nanos::from_secs(24 * 3_600);
-const DEFAULT_EVERY: Nanos = Nanos::from_secs(60);
-const DEFAULT_SAMPLE: Share = Share(Share::WHOLE.0 / 100);
-const DEFAULT_MAX_SPANS: usize = 4096;
-/// The default of `source` and of `service`.
-const DEFAULT_NAME: &str = "tollgate";
 /// The largest length of a service's name, in bytes.
 const LONGEST_SERVICE: usize = 255;
 
@@ -76,28 +70,29 @@ pub(super) struct ReceiversContext<'a> {
 }
 
 /// Reads the three sections. Refuses one queue for usage events and for the webhook.
-pub(super) fn read(top: &Section<'_>, context: &ReceiversContext<'_>) -> Option<Receivers> {
-    let webhook = top.get_with("webhook", |field| webhook(field, context.upstreams));
-    let usage_events = top.get_with("usage_events", |field| usage_events(field, context));
-    let traces = top.get_with("traces", |field| traces(field, context));
-    let receivers = Receivers { webhook: webhook?, usage_events: usage_events?, traces: traces? };
+pub(super) fn read(top: &Section<'_>, context: &ReceiversContext<'_>) -> Receivers {
+    let receivers = Receivers {
+        webhook: top.optional("webhook", |field| webhook(field, context.upstreams)),
+        usage_events: top.optional("usage_events", |field| usage_events(field, context)),
+        traces: top.optional("traces", |field| traces(field, context)),
+    };
     if let (Some((_, webhook)), Some((_, usage))) = (&receivers.webhook, &receivers.usage_events)
         && webhook.queue.path == usage.queue.path
     {
         let problem = Problem::error(usage.queue.place.clone(), "is the queue of the webhook, too");
-        return top.field.fail(problem.found(format!("`{}`", usage.queue.path)).expected("a directory for each"));
+        top.field.findings().add(problem.found(format!("`{}`", usage.queue.path)).expected("a directory for each"));
     }
-    Some(receivers)
+    receivers
 }
 
 fn webhook(field: &Field<'_>, upstreams: &Names) -> Option<(Webhook, WebhookFiles)> {
     let section = field.section(&WEBHOOK)?;
-    let receiver = receiver(&section, upstreams, "/", "/tollgate");
+    let receiver = receiver(&section, upstreams, "/tollgate");
     let secret = section.must("secret_file", Field::file);
-    let queue = queue(&section, 16 << 20);
-    let keep = section.get_or("keep", DEFAULT_KEEP, Field::duration);
-    let ((upstream, path), (queue, max_queue)) = (receiver?, queue?);
-    Some((Webhook { upstream, path, keep: keep? }, WebhookFiles { secret: secret?, queue, max_queue }))
+    let queue = section.must("queue", Field::file);
+    let (max_queue, keep) = (section.size("max_queue"), section.duration("keep"));
+    let (upstream, path) = receiver?;
+    Some((Webhook { upstream, path, keep }, WebhookFiles { secret: secret?, queue: queue?, max_queue }))
 }
 
 fn usage_events(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(UsageEvents, UsageFiles)> {
@@ -106,24 +101,26 @@ fn usage_events(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(Us
         let problem = Problem::error(field.key_place(), "tells what customers use, and the file names none");
         return field.fail(problem.expected("`customers:`, so that callers are known"));
     }
-    let receiver = receiver(&section, context.upstreams, "/", "/api/v1/events");
-    let token = section.get_with("token_file", Field::file);
-    let source = section.get_or("source", DEFAULT_NAME.to_owned(), |field| {
-        field.parsed("a URI or a part of one, like `https://api.example.com/eu`", source)
-    });
-    let every = section.get_or("every", DEFAULT_EVERY, Field::duration);
-    let limits = section.get_with("limits", |field| summed(field, context));
-    let queue = queue(&section, 64 << 20);
-    let limits = limits?.unwrap_or_else(|| all(context));
+    let receiver = receiver(&section, context.upstreams, "/api/v1/events");
+    let queue = section.must("queue", Field::file);
+    let limits = section.optional("limits", |field| summed(field, context)).unwrap_or_else(|| all(context));
     let name = |(position, name): (usize, &str)| limits.contains(&LimitId(position)).then(|| Arc::from(name));
-    let ((upstream, path), (queue, max_queue)) = (receiver?, queue?);
+    let files = UsageFiles {
+        token: section.optional("token_file", Field::file),
+        source: section
+            .text("source", |field| field.parsed("a URI or a part of one, like `https://api.example.com/eu`", source)),
+        every: section.duration("every"),
+        max_queue: section.size("max_queue"),
+        queue: queue?,
+    };
+    let (upstream, path) = receiver?;
     let events = UsageEvents {
         upstream,
         path,
         limits: context.limits.all().enumerate().map(name).collect(),
         plans: context.plans.all().map(Arc::from).collect(),
     };
-    Some((events, UsageFiles { token: token?, source: source?, every: every?, queue, max_queue }))
+    Some((events, files))
 }
 
 fn limit<'a>(context: &'a ReceiversContext<'_>, id: LimitId) -> Option<&'a Limit> {
@@ -163,21 +160,21 @@ fn source(text: &str) -> Result<String, InvalidValue> {
 
 fn traces(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(Traces, TraceFiles)> {
     let section = field.section(&TRACES)?;
-    let receiver = receiver(&section, context.upstreams, "/v1/traces", "/v1/traces");
-    let sample = section.get_or("sample", DEFAULT_SAMPLE, |field| {
+    let receiver = receiver(&section, context.upstreams, "/v1/traces");
+    let sample = section.value_or("sample", Share(Share::WHOLE.0 / 100), |field| {
         let share = field.read(scalar::fraction)?;
         if share == Share(0) && !context.has_proxies {
             field.warn("no request has a span: there are no `trusted_proxies` that could ask for one", None);
         }
         Some(share)
     });
-    let token = section.get_with("token_file", Field::file);
-    let service =
-        section.get_or("service", DEFAULT_NAME.to_owned(), |field| field.parsed("a name, like `tollgate-eu`", service));
-    let max_spans = section.get_or("max_spans", DEFAULT_MAX_SPANS, Field::whole);
+    let max_spans = section.whole("max_spans");
+    let files = TraceFiles {
+        token: section.optional("token_file", Field::file),
+        service: section.text("service", |field| field.parsed("a name, like `tollgate-eu`", service)),
+    };
     let (upstream, path) = receiver?;
-    let traces = Traces { upstream, path, sample: sample?, max_spans: max_spans? };
-    Some((traces, TraceFiles { token: token?, service: service? }))
+    Some((Traces { upstream, path, sample, max_spans }, files))
 }
 
 fn service(text: &str) -> Result<String, InvalidValue> {
@@ -188,16 +185,7 @@ fn service(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// Reads `upstream` and `path`; `example` is a path for messages.
-fn receiver(section: &Section<'_>, upstreams: &Names, default: &str, example: &str) -> Option<(UpstreamId, String)> {
-    let upstream = section.must("upstream", |field| upstreams.resolve(field).map(UpstreamId));
-    let expected = format!("a path, like `{example}`");
-    let path = section.get_or("path", default.to_owned(), |field| field.plain_path(&expected));
-    Some((upstream?, path?))
-}
-
-/// Reads `queue`, the directory, and `max_queue`, its largest size in bytes.
-fn queue(section: &Section<'_>, default_size: usize) -> Option<(NamedFile, usize)> {
-    let queue = section.must("queue", Field::file);
-    let max_queue = section.get_or("max_queue", default_size, Field::size);
-    Some((queue?, max_queue?))
+fn receiver(section: &Section<'_>, upstreams: &Names, example: &str) -> Option<(UpstreamId, String)> {
+    let path = section.text("path", |field| field.plain_path(&format!("a path, like `{example}`")));
+    Some((section.must("upstream", |field| upstreams.resolve(field).map(UpstreamId))?, path))
 }

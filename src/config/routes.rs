@@ -90,47 +90,42 @@ fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
             section.required("upstream", UPSTREAM).and_then(|field| read_upstream(&field, section, upstreams)).map(Some)
         }
     };
-    let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, context, matched.as_ref()));
-    let denied = section.get_or("denied", Denied::default(), denied::read);
-    let access = section.get_or("access", Access::default(), access::access);
-    let preflights = section.get_or("cors", bypass.preflights, |field| access::route_cors(field, has_cors));
-    let bypass = section.get_or("bypass", bypass.clone(), |field| access::bypass(field, bypass));
-    let upgrade = section.get_or("upgrade", false, |field| {
+    let limits = section.value_or("limits", Vec::new(), |field| read_limits(field, context, matched.as_ref()));
+    let preflights = section.value_or("cors", bypass.preflights, |field| access::route_cors(field, has_cors));
+    let bypass = section.value_or("bypass", bypass.clone(), |field| access::bypass(field, bypass));
+    let upgrade = section.optional("upgrade", |field| {
         let items = field.nonempty_list("a list of `websocket`")?;
-        unique_items(&items, |item| item.choice(&[("websocket", ())]), |()| ()).map(|_| true)
+        unique_items(&items, |item| item.choice(&[("websocket", ())]), |()| ())
     });
-    let rewrite = section.get_with("rewrite", |field| read_rewrite(field, matched.as_ref()));
+    let rewrite = section.optional("rewrite", |field| read_rewrite(field, matched.as_ref()));
     let parameters = [("refuse", false), ("allow", true)];
-    let path_parameters = section.get_or("path_parameters", false, |field| field.choice(&parameters));
-    let max_request_body = section.get_with("max_request_body", Field::bytes);
-    let response_rate = section.get_with("response_bytes_per_second", |field| {
+    let response_rate = section.optional("response_bytes_per_second", |field| {
         field.parsed("bytes in each second, like `100KiB/s`", |text| {
             NonZeroU64::new(scalar::byte_rate(text)?).ok_or_else(|| invalid("must be more than nothing".to_owned()))
         })
     });
-    let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
-    let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
-    let (upstream, split) = upstream?.unzip();
-    let split = split.flatten();
-    if let (None, Some(field)) = (&split, section.get("split_by")) {
+    let edits = |key| section.value_or(key, HeaderEdits::default(), Field::header_edits);
+    let (upstream, split) = upstream.map(Option::unzip).unzip();
+    let split = split.map(Option::flatten);
+    if let (Some(None), Some(field)) = (&split, section.get("split_by")) {
         let problem = Problem::error(field.key_place(), "means nothing with one upstream");
-        return field
-            .fail(problem.hint("write `upstream: [{name: v1, weight: 95}, {name: v2, weight: 5}]`, or leave it out"));
+        let hint = "write `upstream: [{name: v1, weight: 95}, {name: v2, weight: 5}]`, or leave it out";
+        field.findings().add(problem.hint(hint));
     }
     Some(Route {
-        upstream,
-        split,
-        limits: limits?,
-        denied: denied?,
-        access: access?,
-        bypass: Bypass { preflights: preflights?, ..bypass? },
-        path_parameters: path_parameters?,
-        upgrades_to_websocket: upgrade?,
-        rewrite: rewrite?,
-        max_request_body: max_request_body?,
-        response_rate: response_rate?,
-        request_headers: request_headers?,
-        response_headers: response_headers?,
+        limits,
+        denied: section.value_or("denied", Denied::default(), denied::read),
+        access: section.value_or("access", Access::default(), access::access),
+        bypass: Bypass { preflights, ..bypass },
+        path_parameters: section.value_or("path_parameters", false, |field| field.choice(&parameters)),
+        upgrades_to_websocket: upgrade.is_some(),
+        rewrite,
+        max_request_body: section.optional("max_request_body", Field::bytes),
+        response_rate,
+        request_headers: edits("request_headers"),
+        response_headers: edits("response_headers"),
+        upstream: upstream?,
+        split: split?,
         ..matched?
     })
 }
@@ -148,7 +143,7 @@ fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) ->
     };
     let items = field.nonempty_list("a list of upstreams, like `{name: v1, weight: 95}`")?;
     let shares = unique_items(&items, share, |(upstream, _)| *upstream);
-    let by = section.get_with("split_by", |field| match key::part(field)? {
+    let by = section.optional("split_by", |field| match key::part(field)? {
         part @ (KeyPart::Customer | KeyPart::ClientAddress | KeyPart::Header(..) | KeyPart::Cookie(..)) => Some(part),
         _ => field.fail(
             field.error("is nothing to share out by").expected("`customer`, `client_address`, a header or a cookie"),
@@ -156,7 +151,7 @@ fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) ->
     });
     let shares = shares?;
     let (first, _) = *shares.first()?;
-    Some((first, Some(Split { shares, by: by? })))
+    Some((first, Some(Split { shares, by })))
 }
 
 /// Reads the conditions of a route.

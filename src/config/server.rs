@@ -6,7 +6,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::config::problem::Problem;
-use crate::config::read::{Field, all_or_none};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::{self, invalid};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
 use crate::ruleset::path::plain_signs;
@@ -19,11 +19,10 @@ use crate::units::Prefixes;
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
     let section = field.section(&CLIENT_ADDRESS)?;
-    let default = ClientAddress::default();
-    let trusted_proxies = section.get_or("trusted_proxies", default.trusted_proxies, |field| {
+    let trusted_proxies = section.get_or("trusted_proxies", TrustedPeers::default(), |field| {
         peers(field, "trusts everybody, so that any client can choose its own address")
     });
-    let header = section.get_or("header", default.header, |field| {
+    let header = section.get_or("header", AddressHeader::default(), |field| {
         Some(match field.request_header_name()? {
             name if name == "x-forwarded-for" => AddressHeader::XForwardedFor,
             name if name == "forwarded" => AddressHeader::Forwarded,
@@ -31,8 +30,7 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
         })
     });
     let hops = section.get_with("hops", |field| field.whole().map(NonZeroUsize::new)).map(Option::flatten);
-    let ipv4 = section.get_or("ipv4_prefix", default.prefixes.ipv4, Field::whole);
-    let ipv6 = section.get_or("ipv6_prefix", default.prefixes.ipv6, Field::whole);
+    let prefixes = Prefixes { ipv4: section.whole("ipv4_prefix"), ipv6: section.whole("ipv6_prefix") };
     let (trusted_proxies, header, hops) = (trusted_proxies?, header?, hops?);
     for field in ["header", "hops"].into_iter().filter_map(|key| section.get(key)) {
         if trusted_proxies.is_empty() {
@@ -45,7 +43,7 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
         let problem = Problem::error(field.key_place(), format!("cannot be counted: `{name}` holds one address"));
         return field.fail(problem.expected("`header: x-forwarded-for` or `header: forwarded`, or no `hops`"));
     }
-    Some(ClientAddress { trusted_proxies, header, hops, prefixes: Prefixes { ipv4: ipv4?, ipv6: ipv6? } })
+    Some(ClientAddress { trusted_proxies, header, hops, prefixes })
 }
 
 /// Reads a list like [`networks`], in which `unix` stands for peers that connect over a socket path.
@@ -90,39 +88,33 @@ fn canonical(network: IpNet) -> IpNet {
 
 /// Reads `usage:`; returns the path.
 pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
-    const DEFAULT: &str = "/.tollgate/usage";
     let section = field.section(&USAGE)?;
     if !customers {
         let problem = Problem::error(field.key_place(), "shows customers where they stand, and the file names none");
         return field.fail(problem.expected("`customers:`, so that callers are known"));
     }
-    section.get_or("path", DEFAULT.to_owned(), |field| {
+    Some(section.text("path", |field| {
         const A_PATH: &str = "a path, like `/.tollgate/usage`";
         match field.plain_path(A_PATH)? {
             path if path == "/" => field.fail(field.error("is the path of other requests").expected(A_PATH)),
             path => Some(plain_signs(&path).into_owned()),
         }
-    })
+    }))
 }
 
 /// Reads `headers:`.
-pub(super) fn dialects(field: &Field<'_>) -> Option<RateLimitHeaders> {
-    let section = field.section(&HEADERS)?;
-    let default = RateLimitHeaders::default();
-    let ietf = section.get_or("ietf", default.ietf, Field::flag);
-    let ietf_06 = section.get_or("ietf_06", default.ietf_06, Field::flag);
-    let x_ratelimit = section.get_or("x_ratelimit", default.x_ratelimit, |field| {
-        field.choice(&[("off", None), ("delta", Some(ResetFormat::Delta)), ("epoch", Some(ResetFormat::Epoch))])
-    });
-    let retry_after_jitter = section.get_with("retry_after_jitter", |field| {
-        field.parsed("the most that is added to retry times, like `10%` or `5s`", scalar::jitter)
-    });
-    Some(RateLimitHeaders {
-        ietf: ietf?,
-        ietf_06: ietf_06?,
-        x_ratelimit: x_ratelimit?,
-        retry_after_jitter: retry_after_jitter?,
-    })
+pub(super) fn dialects(top: &Section<'_>) -> RateLimitHeaders {
+    let section = top.below("headers", &HEADERS);
+    RateLimitHeaders {
+        ietf: section.flag("ietf"),
+        ietf_06: section.flag("ietf_06"),
+        x_ratelimit: section.value_or("x_ratelimit", Some(ResetFormat::Delta), |field| {
+            field.choice(&[("off", None), ("delta", Some(ResetFormat::Delta)), ("epoch", Some(ResetFormat::Epoch))])
+        }),
+        retry_after_jitter: section.optional("retry_after_jitter", |field| {
+            field.parsed("the most that is added to retry times, like `10%` or `5s`", scalar::jitter)
+        }),
+    }
 }
 
 /// Reads `access_log:`.
@@ -141,44 +133,34 @@ pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
 }
 
 /// Reads `request_head:`.
-pub(super) fn request_head(field: &Field<'_>) -> Option<HeadLimits> {
-    let section = field.section(&REQUEST_HEAD)?;
-    let default = HeadLimits::default();
+pub(super) fn request_head(top: &Section<'_>) -> HeadLimits {
+    let section = top.below("request_head", &REQUEST_HEAD);
     // the HTTP parser underneath stops at about 1 MiB and at 256 fields
-    let max_target = section.get_or("max_target", default.max_target, Field::size);
-    let max_header = section.get_or("max_header", default.max_header, Field::size);
-    let max_headers_total = section.get_or("max_headers_total", default.max_headers_total, Field::size);
-    let max_headers = section.get_or("max_headers", default.max_headers, Field::whole);
-    let timeout = section.get_or("timeout", default.timeout, Field::duration);
-    Some(HeadLimits {
-        max_target: max_target?,
-        max_header: max_header?,
-        max_headers_total: max_headers_total?,
-        max_headers: max_headers?,
-        timeout: timeout?,
-    })
+    HeadLimits {
+        max_target: section.size("max_target"),
+        max_header: section.size("max_header"),
+        max_headers_total: section.size("max_headers_total"),
+        max_headers: section.whole("max_headers"),
+        timeout: section.duration("timeout"),
+    }
 }
 
 /// Reads `request_body:`.
-pub(super) fn request_body(field: &Field<'_>) -> Option<BodyRules> {
+pub(super) fn request_body(top: &Section<'_>) -> BodyRules {
     const EXPECTED: &str = "the least that has to come, like `100B/s`, or `off`";
-    let section = field.section(&REQUEST_BODY)?;
-    let default = MinBodyRate::default();
-    let rate = section.get_or("min_rate", Some(default.bytes_per_second), |field| {
-        field.parsed(EXPECTED, |text| match text {
-            "off" => Ok(None),
-            text => match NonZeroU64::new(scalar::byte_rate(text)?) {
-                None => Err(invalid("must be more than nothing").hint("write `off` where any pace will do")),
-                rate => Ok(rate),
-            },
-        })
-    });
-    let grace = section.get_or("grace", default.grace, Field::duration);
-    let max_held = section.get_or("max_held", BodyRules::default().max_held, Field::size);
-    let (rate, grace, max_held) = (rate?, grace?, max_held?);
+    let section = top.below("request_body", &REQUEST_BODY);
+    let rate = |text: &str| match text {
+        "off" => Ok(None),
+        text => match NonZeroU64::new(scalar::byte_rate(text)?) {
+            None => Err(invalid("must be more than nothing").hint("write `off` where any pace will do")),
+            rate => Ok(rate),
+        },
+    };
+    let rate = section.value("min_rate", |field| field.parsed(EXPECTED, rate), rate);
     if let (None, Some(field)) = (rate, section.get("grace")) {
         field.warn("has no effect: `min_rate` is off", None);
     }
+    let grace = section.duration("grace");
     let min_rate = rate.map(|bytes_per_second| MinBodyRate { bytes_per_second, grace });
-    Some(BodyRules { min_rate, max_held })
+    BodyRules { min_rate, max_held: section.size("max_held") }
 }

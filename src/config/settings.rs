@@ -1,7 +1,8 @@
 //! Every setting of the file, described once: its name, its kind, its range, its default and its purpose.
 //!
-//! Readers take the names and ranges from here. [`schema`] makes the JSON Schema for editors out of it, and [`reference`]
-//! the page docs/configuration.md. A test compares each default with the result of a file that leaves the setting out.
+//! Readers take the names, the ranges and most defaults from here. [`schema`] makes the JSON Schema for editors out of it,
+//! and [`reference`] the page docs/configuration.md. A test compares each default with the result of a file that leaves the
+//! setting out.
 
 use std::ops::RangeInclusive;
 
@@ -145,6 +146,14 @@ impl Setting {
 
     const fn nonempty(self) -> Self {
         Self { nonempty: true, ..self }
+    }
+
+    /// The text of the default, if there is one.
+    pub(super) const fn default_text(&self) -> Option<&'static str> {
+        match self.presence {
+            Presence::Default(default) => Some(default),
+            Presence::Required | Presence::Optional => None,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
     let leased = Consistency::Leased { strict: false };
     let words = [("exact", Consistency::Exact), ("leased", leased), ("eventual", Consistency::Eventual)];
     let consistency = section.get_or("consistency", Consistency::default(), |field| field.choice(&words));
-    let strict = section.get_or("strict", false, Field::flag);
+    let strict = section.flag("strict");
     let words = [
         ("divide", OnStoreDown::Divide),
         ("local", OnStoreDown::Local),
@@ -39,7 +39,7 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
         let problem = Problem::error(field.place(), "needs a place that gateways share, and the file names no `store`");
         return field.fail(problem.hint("write `store: {redis: \"redis://127.0.0.1:6379/0\"}`"));
     }
-    let consistency = match (consistency?, strict?) {
+    let consistency = match (consistency?, strict) {
         (Consistency::Leased { .. }, strict) => Consistency::Leased { strict },
         (other, false) => other,
         (_, true) => {

@@ -14,17 +14,11 @@ pub struct StateSettings {
     pub every: Nanos,
 }
 
-impl StateSettings {
-    /// The default of `every`.
-    pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(10);
-}
-
-/// Reads `state:`; the inner `None` if it is absent.
-pub(super) fn read(top: &Section<'_>) -> Option<Option<StateSettings>> {
-    top.get_with("state", |field| {
+/// Reads `state:`.
+pub(super) fn read(top: &Section<'_>) -> Option<StateSettings> {
+    top.optional("state", |field| {
         let section = field.section(&STATE)?;
-        let file = section.must("file", Field::file);
-        let every = section.get_or("every", StateSettings::DEFAULT_EVERY, Field::duration);
-        Some(StateSettings { file: file?, every: every? })
+        let (every, file) = (section.duration("every"), section.must("file", Field::file));
+        Some(StateSettings { file: file?, every })
     })
 }

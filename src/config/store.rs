@@ -53,15 +53,6 @@ pub struct ClientTls {
     pub identity: Option<(NamedFile, NamedFile)>,
 }
 
-impl RedisStore {
-    /// The default of `prefix`.
-    pub const DEFAULT_PREFIX: &str = "tollgate";
-    /// The default of `timeout`.
-    pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(10_000_000);
-    /// The default of `sync_every`.
-    pub const DEFAULT_SYNC_EVERY: Nanos = Nanos::new(100_000_000);
-}
-
 const SERVERS: &str = "one of `redis`, `sentinel` and `cluster`";
 const A_MASTER: &str = "what the sentinels call the servers, like `mymaster`";
 const A_SENTINEL: &str = "a host and a port, like `10.0.0.1:26379`";
@@ -71,9 +62,9 @@ const LONGEST_PREFIX: usize = 64;
 /// The largest number of sentinels or servers of a cluster that the file may name.
 const MOST_NAMED: usize = 64;
 
-/// Reads `store:`; the inner `None` if it is absent.
-pub(super) fn read(top: &Section<'_>) -> Option<Option<RedisStore>> {
-    top.get_with("store", store)
+/// Reads `store:`.
+pub(super) fn read(top: &Section<'_>) -> Option<RedisStore> {
+    top.optional("store", store)
 }
 
 /// Whether the file gives the number of gateways. The readers of limits need this before `store:` itself is read.
@@ -94,16 +85,13 @@ struct ServerSettings {
 fn store(field: &Field<'_>) -> Option<RedisStore> {
     let section = field.section(&STORE)?;
     let server = read_servers(&section);
-    let username = section.get_with("username", |field| field.read(named));
-    let password_file = section.get_with("password_file", Field::file);
-    let tls_field = section.get("tls");
+    let username = section.optional("username", |field| field.read(named));
+    let password_file = section.optional("password_file", Field::file);
     let tls = section.get_with("tls", tls);
-    let prefix = section.get_or("prefix", RedisStore::DEFAULT_PREFIX.to_owned(), prefix);
-    let timeout = section.get_or("timeout", RedisStore::DEFAULT_TIMEOUT, Field::duration);
-    let sync_every = section.get_or("sync_every", RedisStore::DEFAULT_SYNC_EVERY, Field::duration);
-    let nodes = section.get_with("nodes", Field::whole);
-    let key_file = section.get_with("key_file", Field::file);
-    let (server, username, password_file, tls) = (server?, username?, password_file?, tls?);
+    let (prefix, timeout, sync_every) =
+        (section.text("prefix", prefix), section.duration("timeout"), section.duration("sync_every"));
+    let (nodes, key_file) = (section.optional("nodes", Field::whole), section.optional("key_file", Field::file));
+    let (server, tls) = (server?, tls?);
     if let (Some(_), Some(file)) = (&server.password, &password_file) {
         let problem = Problem::error(file.place.clone(), "gives a second password");
         return field.fail(problem.expected("one password, in the address or in a file"));
@@ -112,12 +100,12 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
         let problem = Problem::error(field.place(), "gives a second user");
         return field.fail(problem.expected("one user, in the address or here"));
     }
-    if let (Some(false), Some(field)) = (server.tls, tls_field) {
+    if let (Some(false), Some(field)) = (server.tls, section.get("tls")) {
         let problem = Problem::error(field.key_place(), "goes with an address that begins with `rediss://`");
         return field.fail(problem.hint("`redis://` does not speak TLS"));
     }
     let username = server.username.or(username);
-    if let (Some(_), None, None) = (&username, &server.password, &password_file) {
+    if let (Some(_), None, None) = (&username, &server.password, section.get("password_file")) {
         let problem = Problem::error(field.key_place(), "names a user without a password");
         return field.fail(problem.expected("`password_file` beside it, or a password in the address"));
     }
@@ -128,11 +116,11 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
         password: server.password,
         password_file,
         tls: if server.tls == Some(true) { Some(tls.unwrap_or_default()) } else { tls },
-        prefix: prefix?,
-        timeout: timeout?,
-        sync_every: sync_every?,
-        nodes: nodes?,
-        key_file: key_file?,
+        prefix,
+        timeout,
+        sync_every,
+        nodes,
+        key_file,
         place: field.key_place(),
     })
 }
@@ -171,10 +159,9 @@ fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
         let items = field.list_up_to(MOST_NAMED, "addresses", A_LIST_OF_SENTINELS)?;
         unique_items(&items, |item| item.parsed(A_SENTINEL, address::sentinel), Address::clone)
     });
-    let username = section.get_with("username", |field| field.read(named));
-    let password_file = section.get_with("password_file", Field::file);
-    let (username, sentinel_password_file) = (username?, password_file?);
-    if let (Some(_), None) = (&username, &sentinel_password_file) {
+    let username = section.optional("username", |field| field.read(named));
+    let sentinel_password_file = section.optional("password_file", Field::file);
+    if let (Some(_), None) = (&username, section.get("password_file")) {
         let problem = Problem::error(field.key_place(), "names a user without a password");
         return field.fail(problem.expected("`password_file` beside it"));
     }
@@ -204,26 +191,22 @@ fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
     Some(ServerSettings { servers, sentinel_password_file: None, username, password, tls })
 }
 
-fn tls(field: &Field<'_>) -> Option<ClientTls> {
-    client_tls(&field.section(&STORE_TLS)?, field)
+/// Reads `tls` of a client.
+pub(super) fn tls(field: &Field<'_>) -> Option<ClientTls> {
+    client_tls(&field.section(&STORE_TLS)?)
 }
 
-/// Reads the TLS settings of a client from `section`, which is the value of `field`.
-pub(super) fn client_tls(section: &Section<'_>, field: &Field<'_>) -> Option<ClientTls> {
+/// Reads the TLS settings of a client from `section`.
+pub(super) fn client_tls(section: &Section<'_>) -> Option<ClientTls> {
     let file = |key| section.get_with(key, Field::file);
     let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
-    let identity = match (cert?, key?) {
-        (Some(cert), Some(key)) => Some((cert, key)),
-        (None, None) => None,
-        (Some(alone), None) => return incomplete(field, alone, "key"),
-        (None, Some(alone)) => return incomplete(field, alone, "cert"),
+    let (alone, other) = match (section.get("cert"), section.get("key")) {
+        (Some(cert), None) => (cert, "key"),
+        (None, Some(key)) => (key, "cert"),
+        _ => return Some(ClientTls { ca: ca?, identity: cert?.zip(key?) }),
     };
-    Some(ClientTls { ca: ca?, identity })
-}
-
-fn incomplete<T>(field: &Field<'_>, alone: NamedFile, other: &str) -> Option<T> {
-    let problem = Problem::error(alone.place, format!("needs `{other}` beside it"));
-    field.fail(problem.expected("`cert` and `key`, or neither"))
+    let problem = Problem::error(alone.place(), format!("needs `{other}` beside it"));
+    alone.fail(problem.expected("`cert` and `key`, or neither"))
 }
 
 /// Reads the prefix. It holds no braces, which choose the slot of a cluster; colons separate the parts of a key's name.

@@ -213,9 +213,9 @@ impl<'a> Field<'a> {
     /// Reads `{set: {...}, remove: [...]}`.
     pub(super) fn header_edits(&self) -> Option<HeaderEdits> {
         let section = self.section(&HEADER_EDITS)?;
-        let set = section.get_or("set", Vec::new(), Field::headers_to_set);
-        let remove = section.get_or("remove", Vec::new(), Field::headers_to_remove);
-        Some(HeaderEdits { set: set?, remove: remove? })
+        let set = section.value_or("set", Vec::new(), Field::headers_to_set);
+        let remove = section.value_or("remove", Vec::new(), Field::headers_to_remove);
+        Some(HeaderEdits { set, remove })
     }
 
     fn headers_to_remove(&self) -> Option<Vec<HeaderName>> {

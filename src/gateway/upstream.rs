@@ -268,7 +268,7 @@ mod tests {
             balance,
             health_check: None,
             timeouts: Timeouts::default(),
-            retries: Retries::default(),
+            retries: Retries { attempts: 1 },
             slow_start: Nanos::from_secs(10),
             max_requests: None,
             max_pending: 0,

@@ -47,7 +47,7 @@ pub struct Limit {
     pub ban: Option<BanRule>,
     /// The percent of the room that requests of each plan may use, indexed by [`PlanId`]; empty where all may use all of it.
     pub priority: Vec<u8>,
-    /// The most keys whose states are kept.
+    /// The most keys whose states are kept; a million small states take about 60 MB.
     pub max_keys: u64,
     /// Whether keys keep their usage when a reload changes the parameters.
     pub on_change: OnChange,
@@ -93,9 +93,6 @@ impl Share {
 }
 
 impl Limit {
-    /// The default of [`Limit::max_keys`]: about 60 MB of small states.
-    pub const DEFAULT_MAX_KEYS: u64 = 1_000_000;
-
     /// The parameters of a charge under this limit.
     pub fn rule<'a>(&'a self, rule: &'a RuleRef) -> &'a Rule {
         match rule {

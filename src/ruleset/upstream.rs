@@ -145,9 +145,3 @@ pub struct Retries {
     /// The number of attempts beyond the first, 0 to 5.
     pub attempts: u32,
 }
-
-impl Default for Retries {
-    fn default() -> Self {
-        Self { attempts: 1 }
-    }
-}

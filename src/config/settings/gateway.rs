@@ -180,6 +180,7 @@ tables! {
     }
 
     REQUEST_BODY "request_body" {
+        // every working link is faster, and a client that sends at this rate still holds a connection at little cost
         min_rate: OneOf(&[Choice(&["off"]), Text("bytes in each second, like `100B/s`")]), default "100B/s",
             "The least at which a body has to come; a slower one is answered 408.";
         grace: Kind::POSITIVE, default "20s", "How long a body may be slower than that at first.";
