@@ -1,6 +1,5 @@
 //! `ban` of a limit: the number of denials after which the gateway denies all requests of a key, and for how long.
 
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::scalar::{self, InvalidValue, invalid};
 use crate::config::settings::BAN;
@@ -42,7 +41,7 @@ pub(super) fn check(limit: &Section<'_>, shadow: bool) -> Option<()> {
         true => {
             let message = "counts denials, and the limit denies nobody";
             let hint = if shadow { "leave out `shadow`" } else { "leave out what `over_limit` says" };
-            field.fail(Problem::error(field.key_place(), message).hint(hint.to_owned()))
+            field.fail(field.key_error(message).hint(hint.to_owned()))
         }
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn read(section: &Section<'_>, prices: &PriceTable) -> Option<(CostRu
     if let (Some(field), Some(Reserve::FromRequest { price: Some(_), .. }), false) =
         (section.get("charge"), &charge.reserve, goes_by_prices)
     {
-        let problem = Problem::error(field.key_place(), "reserves by a price, and `cost` does not go by prices");
+        let problem = field.key_error("reserves by a price, and `cost` does not go by prices");
         return field.fail(problem.hint("write `model: { request_field: model }` and a `price` in `cost`"));
     }
     if let (Some(field), true, ChargeTime::Request) = (section.get("cost"), cost.is_in_response(), &charge.when) {
@@ -168,9 +168,9 @@ fn read_sum(cost: &mut ResponseCost, field: &Field<'_>, prices: &PriceTable) -> 
         let times = Some(Weight::Times(section.whole("times")));
         let weight = match (section.get("price"), section.has("times"), &cost.model) {
             (None, _, _) => times,
-            (Some(price), true, _) => price.fail(Problem::error(price.key_place(), "stands beside `times`")),
+            (Some(price), true, _) => price.fail(price.key_error("stands beside `times`")),
             (Some(price), false, None) => {
-                let problem = Problem::error(price.key_place(), "needs the model whose price it is");
+                let problem = price.key_error("needs the model whose price it is");
                 price.fail(problem.hint("write `model: { request_field: model }` beside `sum`"))
             }
             (Some(price), false, Some(_)) => prices::read_column(&price, prices).map(Weight::Price),
@@ -189,7 +189,7 @@ fn read_methods(field: &Field<'_>) -> Option<Vec<(String, Cost)>> {
     let section = field.mapping("methods and their costs, like `{GET: 1, POST: 5}`")?;
     all_or_none(section.fields().map(|(method, cost)| match parse_method(method) {
         Ok(method) => cost.whole().map(|cost| (method, cost)),
-        Err(invalid) => cost.fail(Problem::error(cost.key_place(), invalid.message).hint(invalid.hint)),
+        Err(invalid) => cost.fail(cost.key_error(invalid.message).hint(invalid.hint)),
     }))
 }
 
@@ -207,12 +207,12 @@ fn read_charge(field: &Field<'_>, prices: &PriceTable) -> Option<ChargeRule> {
     let ((identified, on_response), reserve) = (when?, reserve?);
     for name in ["if_status", "reserve"].iter().filter(|_| !on_response) {
         if let Some(field) = section.get(name) {
-            let problem = Problem::error(field.key_place(), "says something only with `when: response`");
+            let problem = field.key_error("says something only with `when: response`");
             return field.fail(problem.hint("add `when: response`, or leave it out"));
         }
     }
     if let (Some(field), true, Some(Reserve::Fixed(0))) = (section.get("denied"), denied, &reserve) {
-        let problem = Problem::error(field.key_place(), "counts denied requests, of which `reserve: 0` takes nothing");
+        let problem = field.key_error("counts denied requests, of which `reserve: 0` takes nothing");
         return field.fail(problem.hint("leave one of the two out"));
     }
     let when = if on_response { ChargeTime::Response { if_status } } else { ChargeTime::Request };
@@ -243,7 +243,7 @@ pub(super) fn check_room(field: &Field<'_>, usable: Option<Cost>, largest_cost: 
         None => Some(()),
         Some(most) => {
             let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
-            field.fail(Problem::error(field.key_place(), message).hint("raise it"))
+            field.fail(field.key_error(message).hint("raise it"))
         }
     }
 }
@@ -269,8 +269,7 @@ pub(super) fn check(
     plans: &[&str],
 ) -> Option<()> {
     if let (Some(field), true) = (section.get("charge"), terms.rules.iter().any(Rule::holds_slots)) {
-        let problem =
-            Problem::error(field.key_place(), "says something only of tokens: slots come back when a request ends");
+        let problem = field.key_error("says something only of tokens: slots come back when a request ends");
         return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
     }
     let largest = largest(cost, charge);
@@ -284,7 +283,7 @@ pub(super) fn check(
     let message = format!(
         "can never be admitted: a request would take {largest}, and the limit admits at most {most} at once{whose}"
     );
-    field.fail(Problem::error(field.key_place(), message).hint("raise the limit or lower the cost"))
+    field.fail(field.key_error(message).hint("raise the limit or lower the cost"))
 }
 
 /// Warns of a `max` above the limit's capacity: a client may report such a cost, and the request never passes.

@@ -165,7 +165,7 @@ pub(super) fn levels(top: &Section<'_>) -> Names {
         }
     }
     if items.len() > MOST_LEVELS {
-        let problem = Problem::error(field.key_place(), format!("has more than {MOST_LEVELS} levels"));
+        let problem = field.key_error(format!("has more than {MOST_LEVELS} levels"));
         field.findings().add(problem.found(format!("{} levels", items.len())));
     }
     names
@@ -179,7 +179,8 @@ pub(super) fn read(top: &Section<'_>, plans: &Names, levels: &Names, has_proxies
             && !top.has("store")
         {
             field.findings().add(
-                Problem::error(redis.key_place(), "names a hash, and no server is named")
+                redis
+                    .key_error("names a hash, and no server is named")
                     .expected("`store: {redis: \"redis://127.0.0.1:6379/0\"}` at the top of the file"),
             );
         }
@@ -240,11 +241,11 @@ fn directory(field: &Field<'_>) -> Option<DirectorySource> {
     const KINDS: [&str; 4] = ["file", "redis", "http", "postgres"];
     let without_options = || {
         for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
-            field.findings().add(Problem::error(option.key_place(), "goes with `redis` and `http` only"));
+            field.findings().add(option.key_error("goes with `redis` and `http` only"));
         }
     };
     if let Some(writable) = section.get("writable").filter(|_| !section.has("file")) {
-        let problem = Problem::error(writable.key_place(), "goes with `file` only");
+        let problem = writable.key_error("goes with `file` only");
         field.findings().add(problem.hint("rows of PostgreSQL are changed by the statements `put` and `delete` there"));
     }
     match KINDS.map(|kind| section.get(kind)) {
@@ -276,7 +277,7 @@ fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
     let query = section.must("query", text);
     let snapshot_file = section.must("snapshot_file", Field::file);
     if let (Some(one), None) | (None, Some(one)) = (section.get("put"), section.get("delete")) {
-        field.findings().add(Problem::error(one.key_place(), "needs the other one of `put` and `delete`"));
+        field.findings().add(one.key_error("needs the other one of `put` and `delete`"));
     }
     let statement =
         |name| section.optional(name, |field| Some(PostgresStatement { text: text(field)?, place: field.key_place() }));

@@ -1,7 +1,6 @@
 //! Checks of listeners at which other proxies ask about requests: the sections that they need, and limits that do less here.
 
 use crate::config::listeners::Server;
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::ruleset::cost::{ChargeTime, CostRule};
 use crate::ruleset::key::KeyPart;
@@ -78,19 +77,17 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
         let used = limit.filter(|(id, _)| routes.iter().any(|route| route.limits.iter().any(|of| of.0 == *id)));
         let Some((_, limit)) = used else { continue };
         if limit.key.parts.iter().any(|part| matches!(part, KeyPart::Descriptor(_))) {
-            field
-                .findings()
-                .add(Problem::warning(field.key_place(), "counts by a descriptor, which requests have not"));
+            field.warn_key("counts by a descriptor, which requests have not", None);
         }
         if is_asked_over_http && limit.depends_on_body() {
             let says = "goes by the bodies of requests, which a listener with `serves: forward_auth` never sees: there they \
                         cannot be read";
-            field.findings().add(Problem::warning(field.key_place(), says));
+            field.warn_key(says, None);
         }
         if is_asked_over_http && matches!(limit.over_limit, OverLimit::Mark(_)) {
             let says = "marks requests, and a proxy that asks a listener with `serves: forward_auth` has to copy the header from \
                         the answer, in place of the client's";
-            field.findings().add(Problem::warning(field.key_place(), says));
+            field.warn_key(says, None);
         }
         if is_asked {
             warn_of_less(&field, limit);
@@ -116,5 +113,5 @@ fn warn_of_less(field: &Field<'_>, limit: &Limit) {
         }
         _ => return,
     };
-    field.findings().add(Problem::warning(field.key_place(), says));
+    field.warn_key(says, None);
 }

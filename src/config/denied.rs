@@ -2,7 +2,6 @@
 
 use http::{HeaderName, header};
 
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::DENIED;
@@ -39,7 +38,7 @@ fn body(field: &Field<'_>, answer: &Section<'_>) -> Option<Body> {
     };
     section.reject_unknown(&KINDS.map(|(name, ..)| name));
     if let Some(content_type) = content_type {
-        let problem = Problem::error(content_type.key_place(), "cannot be set beside bodies of several types");
+        let problem = content_type.key_error("cannot be set beside bodies of several types");
         return field.fail(problem.expected("one `body`, or no `content-type`"));
     }
     let bodies = all_or_none(section.fields().filter_map(|(name, field)| {

@@ -59,8 +59,7 @@ pub(super) fn read(
     all_or_none(section.fields().map(|(name, field)| {
         known.define(name, &field, field.key_place())?;
         if routes.iter().any(|route| route.name == name) {
-            let problem = Problem::error(field.key_place(), "is the name of a route, which counts under this name");
-            return field.fail(problem);
+            return field.fail(field.key_error("is the name of a route, which counts under this name"));
         }
         let section = field.section(&DOMAIN)?;
         let plan = section.optional("plan", |field| field.parsed("the key of the entry that names the plan", named));
@@ -121,7 +120,7 @@ impl Reader<'_> {
     /// Reads the entries that may follow the keys `before`.
     fn descriptors(&self, field: &Field<'_>, before: &mut Vec<String>) -> Option<HashMap<String, Values>> {
         if before.len() >= DEEPEST {
-            return field.fail(Problem::error(field.key_place(), format!("is deeper than {DEEPEST} entries")));
+            return field.fail(field.key_error(format!("is deeper than {DEEPEST} entries")));
         }
         let mut next: HashMap<String, Values> = HashMap::new();
         let items = field.nonempty_list(DESCRIPTORS)?;

@@ -182,7 +182,7 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
         require_exp: section.flag("require_exp"),
     });
     if !["plan", "plan_claim"].iter().any(|key| section.has(key) || section.is_misspelt(key)) {
-        let problem = Problem::error(field.key_place(), "does not say which plan callers with a token are on");
+        let problem = field.key_error("does not say which plan callers with a token are on");
         return field.fail(problem.expected("`plan_claim`, the claim that names it, or `plan`, or both"));
     }
     Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(Jwks { source: source?, rules })))
@@ -196,13 +196,10 @@ fn jwks_source(section: &Section<'_>) -> Option<JwksSource> {
         (Some(file), None) => named_file(&file, FILE).map(JwksSource::File),
         (None, Some(published)) => published_jwks(&published).map(Box::new).map(JwksSource::Published),
         (None, None) if ["jwks_file", "jwks"].iter().any(|key| section.is_misspelt(key)) => None,
-        (None, None) => section.field.fail(
-            Problem::error(section.field.key_place(), "does not say which keys tokens are verified with")
-                .expected(KEYS),
-        ),
-        (Some(_), Some(second)) => {
-            section.field.fail(Problem::error(second.key_place(), "names keys a second time").expected(KEYS))
-        }
+        (None, None) => section
+            .field
+            .fail(section.field.key_error("does not say which keys tokens are verified with").expected(KEYS)),
+        (Some(_), Some(second)) => section.field.fail(second.key_error("names keys a second time").expected(KEYS)),
     }
 }
 
@@ -221,12 +218,11 @@ fn published_jwks(field: &Field<'_>) -> Option<PublishedJwks> {
         (None, Some(issuer)) => JwksAddress::Issuer(issuer),
         (None, None) if ["url", "issuer"].iter().any(|key| section.is_misspelt(key)) => return None,
         _ => {
-            let problem = Problem::error(field.key_place(), "does not name one place");
-            return field.fail(problem.expected("`url` or `issuer`"));
+            return field.fail(field.key_error("does not name one place").expected("`url` or `issuer`"));
         }
     };
     if min_interval > refresh && field.findings().error_count() == errors {
-        let problem = Problem::error(field.key_place(), "is fetched again before that may be");
+        let problem = field.key_error("is fetched again before that may be");
         return field.fail(problem.expected("`refresh` at least as long as `min_interval`"));
     }
     Some(PublishedJwks { at, tls: tls?, refresh, min_interval, place: field.key_place() })

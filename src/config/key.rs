@@ -44,7 +44,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
     let repeated = section.get_or("repeated", Repeated::Deny, |field| {
         match ["path_segment", "jwt_claim", "group", "request_field", "descriptor"].iter().any(|kind| section.has(kind))
         {
-            true => field.fail(Problem::error(field.key_place(), "is for what a request may carry more than once")),
+            true => field.fail(field.key_error("is for what a request may carry more than once")),
             false => field.choice(&[("deny", Repeated::Deny), ("first", Repeated::First), ("last", Repeated::Last)]),
         }
     })?;

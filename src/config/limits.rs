@@ -8,7 +8,6 @@ use crate::config::candidate::{self, Candidate};
 use crate::config::names::Names;
 use crate::config::parameters::Parameters;
 use crate::config::prices::{self, PriceTable};
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
@@ -64,10 +63,9 @@ pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
         }
     }
     if names.len() > MOST_PLANS {
-        field.findings().add(
-            Problem::error(field.key_place(), format!("has more than {MOST_PLANS} plans"))
-                .found(format!("{} plans", names.len())),
-        );
+        field
+            .findings()
+            .add(field.key_error(format!("has more than {MOST_PLANS} plans")).found(format!("{} plans", names.len())));
         return Names::empty("a plan", false);
     }
     names
@@ -105,7 +103,7 @@ pub(super) fn read(
     for (name, field) in section.fields() {
         if limits.len().saturating_mul(plans.len()) > MOST_TERMS {
             let message = format!("has more than {MOST_TERMS} pairs of a limit and a plan");
-            section.field.findings().add(Problem::error(section.field.key_place(), message));
+            section.field.findings().add(section.field.key_error(message));
             return (Names::empty("a limit", false), Vec::new());
         }
         if names.define(name, &field, field.key_place()).is_some() {
@@ -369,7 +367,7 @@ impl<'a> LimitReader<'_, 'a> {
     fn warn_of_no_effect(&self, section: &Section<'a>, terms: &AllTerms, enabled: Share) {
         if terms.rules.is_empty() && !terms.plans.is_empty() {
             let message = "limits nobody: every plan is unlimited";
-            self.field.findings().add(Problem::warning(self.field.key_place(), message));
+            self.field.warn_key(message, None);
         }
         if let (Some(enabled), Share(0)) = (section.get("enabled_percent"), enabled) {
             enabled.warn("applies to no key: the limit does nothing", None);
@@ -391,7 +389,7 @@ impl<'a> LimitReader<'_, 'a> {
             }
             _ => return,
         };
-        self.field.findings().add(Problem::warning(self.field.key_place(), message).hint(hint));
+        self.field.warn_key(message, hint);
     }
 
     /// Warns of states that take much memory for each key, like a log of all requests.
@@ -400,7 +398,7 @@ impl<'a> LimitReader<'_, 'a> {
         if largest > LARGE_STATE {
             let message = format!("can take up to {} MiB of memory for each key", largest.div_ceil(1 << 20));
             let hint = "`sliding_window`, or `sliding_counters` with few `slots`, counts large limits in little memory";
-            self.field.findings().add(Problem::warning(self.field.key_place(), message).hint(hint));
+            self.field.warn_key(message, hint);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::config::problem::{Place, Problem};
+use crate::config::problem::Place;
 use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::server::peers;
@@ -187,7 +187,7 @@ fn serves(section: &Section<'_>) -> Option<ListenerService> {
     match serves? {
         ListenerService::ForwardAuth { .. } => Some(ListenerService::ForwardAuth { denied_status: Some(status?) }),
         _ => {
-            let problem = Problem::error(field.key_place(), "is for answers to subrequests only");
+            let problem = field.key_error("is for answers to subrequests only");
             field.fail(problem.expected("`serves: forward_auth` beside it"))
         }
     }

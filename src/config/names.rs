@@ -71,7 +71,7 @@ impl Names {
 
     /// The position of `name`, which is the key of `field`. Marks the name as used.
     pub(super) fn resolve_key(&self, name: &str, field: &Field<'_>) -> Option<usize> {
-        self.find(name, field, || Problem::error(field.key_place(), ""))
+        self.find(name, field, || field.key_error(""))
     }
 
     fn find(&self, name: &str, field: &Field<'_>, problem: impl FnOnce() -> Problem) -> Option<usize> {

@@ -4,7 +4,6 @@ use http::{HeaderName, header};
 
 use crate::config::denied;
 use crate::config::names::Names;
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::settings::{DELAY, OVER_LIMIT};
 use crate::ruleset::denied::Denied;
@@ -86,7 +85,7 @@ fn alone(field: &Field<'_>, section: &Section<'_>) -> Option<()> {
     match section.fields().count() {
         1 => Some(()),
         _ => {
-            let problem = Problem::error(field.key_place(), "lets requests pass, so nothing else can stand beside it");
+            let problem = field.key_error("lets requests pass, so nothing else can stand beside it");
             field.fail(problem.expected(EXPECTED).hint("requests can be under several limits"))
         }
     }

@@ -124,7 +124,7 @@ impl ConfiguredOverrides {
                 Some(counted) => (format!("counts by {counted}"), format!("its overrides stand with the {counted}")),
                 None => ("does not count by groups".to_owned(), "its overrides stand with the customer".to_owned()),
             };
-            return field.fail(Problem::error(field.key_place(), message).hint(hint));
+            return field.fail(field.key_error(message).hint(hint));
         }
         let own = match PlanParameters::read(field, limit.algorithm) {
             PlanParameters::Unlimited => return Some(Override::Unlimited),

@@ -1,7 +1,6 @@
 //! The parameters of algorithms: read according to their kinds, overlaid for plans, and built into rules.
 
 use crate::algorithm::{AlgorithmName, Arguments, MAX_WAIT, Parameter, ParameterKind, Rule, Value};
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::values::A_DURATION;
 use crate::config::{scalar, words};
@@ -130,7 +129,7 @@ impl Overlay<'_, '_> {
         if !missing.is_empty() {
             let are = if missing.len() == 1 { "is" } else { "are" };
             let message = format!("{} {are} missing", words::all_of(missing));
-            return named.fail(Problem::error(named.key_place(), message).expected(self.takes()));
+            return named.fail(named.key_error(message).expected(self.takes()));
         }
         if self.is_broken() {
             return None;
@@ -146,7 +145,7 @@ impl Overlay<'_, '_> {
             let hint = self.plan.map(|(name, _)| format!("this concerns the plan `{name}`"));
             return field.fail(field.error(invalid.problem).hint(hint));
         }
-        named.fail(Problem::error(named.key_place(), format!("`{}` {}", invalid.parameter, invalid.problem)))
+        named.fail(named.key_error(format!("`{}` {}", invalid.parameter, invalid.problem)))
     }
 
     /// The names of the algorithm's parameters, for a message.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar;
 use crate::config::settings::MODEL;
@@ -44,11 +43,7 @@ fn read_table(field: &Field<'_>) -> Option<Prices> {
     for (model, field, row) in rows {
         let price = |column: &String| match row.iter().find(|(name, _)| name == column) {
             Some((_, price)) => Some(*price),
-            None => {
-                let problem =
-                    Problem::error(field.key_place(), format!("lacks the price `{column}`, which another has"));
-                field.fail(problem.expected(ROW))
-            }
+            None => field.fail(field.key_error(format!("lacks the price `{column}`, which another has")).expected(ROW)),
         };
         let row: Vec<Price> = all_or_none(columns.iter().map(price))?;
         match model {
@@ -65,7 +60,7 @@ pub(super) fn read_model(field: &Field<'_>, prices: &PriceTable) -> Option<Model
     let path = section.must("request_field", Field::field_path)?;
     match prices.as_ref()? {
         Some(prices) => Some(ModelPrices { path, prices: Arc::clone(prices) }),
-        None => field.fail(Problem::error(field.key_place(), "goes by `prices`, and the file has none")),
+        None => field.fail(field.key_error("goes by `prices`, and the file has none")),
     }
 }
 
@@ -73,7 +68,7 @@ pub(super) fn read_model(field: &Field<'_>, prices: &PriceTable) -> Option<Model
 pub(super) fn read_column(field: &Field<'_>, prices: &PriceTable) -> Option<usize> {
     let name = field.scalar_value("the name of a price in `prices`")?.text;
     let Some(prices) = prices.as_ref()? else {
-        return field.fail(Problem::error(field.key_place(), "goes by `prices`, and the file has none"));
+        return field.fail(field.key_error("goes by `prices`, and the file has none"));
     };
     let columns = &prices.columns;
     columns.iter().position(|column| *column == *name).or_else(|| {

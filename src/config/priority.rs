@@ -3,7 +3,6 @@
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Consistency, Mode, Sharing};
 use crate::config::names::Names;
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::warn_at::has_share_in_use;
 
@@ -26,8 +25,7 @@ pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Vec<u8>> {
 /// Refuses a priority for a limit that never denies, has a candidate, is leased, or has no fixed quota.
 pub(super) fn check(limit: &Section<'_>, (shadow, mode): (bool, Mode), rules: &[Rule]) -> Option<()> {
     let Some(field) = limit.get("priority") else { return Some(()) };
-    let refuse =
-        |message: String, hint: &str| field.fail(Problem::error(field.key_place(), message).hint(hint.to_owned()));
+    let refuse = |message: String, hint: &str| field.fail(field.key_error(message).hint(hint.to_owned()));
     if shadow || limit.has("candidate") {
         let message = "is for a limit that denies requests, and neither only watches nor tries other parameters";
         return refuse(message.to_owned(), "leave out `shadow` and `candidate`");

@@ -115,6 +115,11 @@ impl<'a> Field<'a> {
         Problem::error(self.place(), message).found(self.describe())
     }
 
+    /// An error about the field's name, or about the whole field.
+    pub(super) fn key_error(&self, message: impl Into<String>) -> Problem {
+        Problem::error(self.key_place(), message)
+    }
+
     /// Adds `problem` and returns `None`.
     pub(super) fn fail<T>(&self, problem: Problem) -> Option<T> {
         self.findings().add(problem);
@@ -124,6 +129,11 @@ impl<'a> Field<'a> {
     /// Adds a warning about the value.
     pub(super) fn warn(&self, message: impl Into<String>, hint: impl Into<Hint>) {
         self.findings().add(Problem::warning(self.place(), message).hint(hint));
+    }
+
+    /// Adds a warning about the field's name, or about the whole field.
+    pub(super) fn warn_key(&self, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.findings().add(Problem::warning(self.key_place(), message).hint(hint));
     }
 
     /// A description of the value, for `found`.
@@ -286,7 +296,7 @@ impl<'a> Field<'a> {
     pub(super) fn list_up_to(&self, most: usize, what: &str, expected: &str) -> Option<Vec<Self>> {
         let items = self.nonempty_list(expected)?;
         match items.len() > most {
-            true => self.fail(Problem::error(self.key_place(), format!("has more than {most} {what}"))),
+            true => self.fail(self.key_error(format!("has more than {most} {what}"))),
             false => Some(items),
         }
     }

@@ -98,7 +98,7 @@ fn webhook(field: &Field<'_>, upstreams: &Names) -> Option<(Webhook, WebhookFile
 fn usage_events(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(UsageEvents, UsageFiles)> {
     let section = field.section(&USAGE_EVENTS)?;
     if !context.has_customers {
-        let problem = Problem::error(field.key_place(), "tells what customers use, and the file names none");
+        let problem = field.key_error("tells what customers use, and the file names none");
         return field.fail(problem.expected("`customers:`, so that callers are known"));
     }
     let receiver = receiver(&section, context.upstreams, "/api/v1/events");

@@ -26,8 +26,7 @@ pub(super) fn read(field: &Field<'_>, algorithm: AlgorithmName, scope: FileScope
         match algorithm.parameters().iter().filter(can_be).find(|parameter| parameter.name == name) {
             Some(parameter) => one(&field, parameter, scope),
             None => {
-                let problem = Problem::error(field.key_place(), "is not a number that requests may bring along");
-                field.fail(problem.expected(names.clone()))
+                field.fail(field.key_error("is not a number that requests may bring along").expected(names.clone()))
             }
         }
     });
@@ -92,7 +91,7 @@ fn with_time(text: &str) -> Result<(Rate, Nanos), scalar::InvalidValue> {
 fn in_order(max: &Field<'_>, are: bool) -> Option<()> {
     match are {
         true => Some(()),
-        false => max.fail(Problem::error(max.key_place(), "is less than `min`")),
+        false => max.fail(max.key_error("is less than `min`")),
     }
 }
 
@@ -107,14 +106,14 @@ pub(super) fn check(
 ) -> Option<()> {
     if limit.has("candidate") {
         let message = "cannot stand beside `candidate`, which is tried on the parameters of plans";
-        return field.fail(Problem::error(field.key_place(), message).hint("leave one of them out".to_owned()));
+        return field.fail(field.key_error(message).hint("leave one of them out".to_owned()));
     }
     for (position, rule) in terms.rules.iter().enumerate() {
         let extremes = match overrides.extremes(rule) {
             Ok(extremes) => extremes,
             Err(name) => {
                 let message = format!("has bounds of `{name}` that make no limit of: {}", rule.describe());
-                return field.fail(Problem::error(field.key_place(), message));
+                return field.fail(field.key_error(message));
             }
         };
         sharing::check(field, mode, &extremes)?;

@@ -108,7 +108,7 @@ fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
     let (upstream, split) = upstream.map(Option::unzip).unzip();
     let split = split.map(Option::flatten);
     if let (Some(None), Some(field)) = (&split, section.get("split_by")) {
-        let problem = Problem::error(field.key_place(), "means nothing with one upstream");
+        let problem = field.key_error("means nothing with one upstream");
         let hint = "write `upstream: [{name: v1, weight: 95}, {name: v2, weight: 5}]`, or leave it out";
         field.findings().add(problem.hint(hint));
     }
@@ -263,7 +263,7 @@ fn read_rewrite(field: &Field<'_>, matched: Option<&Route>) -> Option<Rewrite> {
     let section = field.section(&REWRITE)?;
     if let Some(path) = section.get("path") {
         if section.has("strip_prefix") || section.has("add_prefix") {
-            let problem = Problem::error(path.key_place(), "cannot stand beside `strip_prefix` and `add_prefix`");
+            let problem = path.key_error("cannot stand beside `strip_prefix` and `add_prefix`");
             return path.fail(problem.expected("either the whole path or changes to its beginning"));
         }
         return path.plain_path("a path, like `/v1/status`").map(Rewrite::Path);

@@ -34,13 +34,12 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
     let (trusted_proxies, header, hops) = (trusted_proxies?, header?, hops?);
     for field in ["header", "hops"].into_iter().filter_map(|key| section.get(key)) {
         if trusted_proxies.is_empty() {
-            let problem =
-                Problem::error(field.key_place(), "is believed from nobody: any client could choose its address");
+            let problem = field.key_error("is believed from nobody: any client could choose its address");
             field.findings().add(problem.expected("the proxies that write it, in `trusted_proxies`"));
         }
     }
     if let (AddressHeader::Single(name), Some(field)) = (&header, section.get("hops")) {
-        let problem = Problem::error(field.key_place(), format!("cannot be counted: `{name}` holds one address"));
+        let problem = field.key_error(format!("cannot be counted: `{name}` holds one address"));
         return field.fail(problem.expected("`header: x-forwarded-for` or `header: forwarded`, or no `hops`"));
     }
     Some(ClientAddress { trusted_proxies, header, hops, prefixes })
@@ -90,7 +89,7 @@ fn canonical(network: IpNet) -> IpNet {
 pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
     let section = field.section(&USAGE)?;
     if !customers {
-        let problem = Problem::error(field.key_place(), "shows customers where they stand, and the file names none");
+        let problem = field.key_error("shows customers where they stand, and the file names none");
         return field.fail(problem.expected("`customers:`, so that callers are known"));
     }
     Some(section.text("path", |field| {

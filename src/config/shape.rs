@@ -353,7 +353,7 @@ fn split_windows(limits: &Section<'_>, defaults: &[Entry], groups: &mut Groups<'
 fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
     const EXPECTED: &str = "a list of windows, like `{limit: 10, window: 1s}`";
     for field in ["window", "candidate", "request_overrides"].into_iter().filter_map(|key| limit.get(key)) {
-        field.findings().add(Problem::error(field.key_place(), "cannot stand beside `windows`"));
+        field.findings().add(field.key_error("cannot stand beside `windows`"));
     }
     let parameters = AlgorithmName::ALL.iter().flat_map(|algorithm| algorithm.parameters());
     let mut known = WINDOW.names();
@@ -391,7 +391,7 @@ fn read_groups(top: &Section<'_>, limits: &[Entry], groups: &mut Groups<'_>) {
     let windows = groups.limits.clone();
     for (name, field) in section.fields() {
         if known.contains(name) || windows.contains_key(name) {
-            field.findings().add(Problem::error(field.key_place(), "is the name of a limit already"));
+            field.findings().add(field.key_error("is the name of a limit already"));
             continue;
         }
         let mut names: Vec<String> = Vec::new();

@@ -28,8 +28,7 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
     if !shared? {
         return match OF_SHARED.iter().find_map(|key| section.get(key)) {
             Some(field) => {
-                let problem =
-                    Problem::error(field.key_place(), "says how gateways share a limit, and this one is not shared");
+                let problem = field.key_error("says how gateways share a limit, and this one is not shared");
                 field.fail(problem.hint("write `mode: shared`, or leave it out"))
             }
             None => Some(Mode::Sticky),
@@ -74,7 +73,7 @@ pub(super) fn check<'r>(field: &Field<'_>, mode: Mode, rules: impl IntoIterator<
     for rule in rules {
         if let Err(unshared) = check_shareable(rule, sharing) {
             let message = format!("cannot be shared like this: {unshared}");
-            return field.fail(Problem::error(field.key_place(), message));
+            return field.fail(field.key_error(message));
         }
     }
     Some(())

@@ -101,12 +101,12 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
         return field.fail(problem.expected("one user, in the address or here"));
     }
     if let (Some(false), Some(field)) = (server.tls, section.get("tls")) {
-        let problem = Problem::error(field.key_place(), "goes with an address that begins with `rediss://`");
+        let problem = field.key_error("goes with an address that begins with `rediss://`");
         return field.fail(problem.hint("`redis://` does not speak TLS"));
     }
     let username = server.username.or(username);
     if let (Some(_), None, None) = (&username, &server.password, section.get("password_file")) {
-        let problem = Problem::error(field.key_place(), "names a user without a password");
+        let problem = field.key_error("names a user without a password");
         return field.fail(problem.expected("`password_file` beside it, or a password in the address"));
     }
     Some(RedisStore {
@@ -131,10 +131,8 @@ fn read_servers(section: &Section<'_>) -> Option<ServerSettings> {
         (None, Some(field), None) => sentinel(&field),
         (None, None, Some(field)) => cluster(&field),
         (None, None, None) if ["redis", "sentinel", "cluster"].iter().any(|key| section.is_misspelt(key)) => None,
-        (None, None, None) => {
-            section.field.fail(Problem::error(section.field.key_place(), "names no server").expected(SERVERS))
-        }
-        _ => section.field.fail(Problem::error(section.field.key_place(), "names servers twice").expected(SERVERS)),
+        (None, None, None) => section.field.fail(section.field.key_error("names no server").expected(SERVERS)),
+        _ => section.field.fail(section.field.key_error("names servers twice").expected(SERVERS)),
     }
 }
 
@@ -162,8 +160,7 @@ fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
     let username = section.optional("username", |field| field.read(named));
     let sentinel_password_file = section.optional("password_file", Field::file);
     if let (Some(_), None) = (&username, section.get("password_file")) {
-        let problem = Problem::error(field.key_place(), "names a user without a password");
-        return field.fail(problem.expected("`password_file` beside it"));
+        return field.fail(field.key_error("names a user without a password").expected("`password_file` beside it"));
     }
     let servers = Layout::Sentinel { master: master?, sentinels: nodes?, username };
     Some(ServerSettings { servers, sentinel_password_file, username: None, password: None, tls: None })

@@ -235,8 +235,6 @@ impl<'a> LimitTerms<'_, 'a> {
                 )
             }
         };
-        Problem::error(self.limit.key_place(), format!("has no parameters for {who}"))
-            .expected(format!("{missing}, {place}"))
-            .hint(hint)
+        self.limit.key_error(format!("has no parameters for {who}")).expected(format!("{missing}, {place}")).hint(hint)
     }
 }

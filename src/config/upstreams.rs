@@ -59,13 +59,13 @@ fn upstream(name: &str, field: &Field<'_>) -> Option<UpstreamWithTls> {
     let (nodes, balance) = (section.required("nodes", NODES).and_then(|field| nodes(&field)), balance(&section));
     let tls = section.optional("tls", tls);
     if let Some(field) = section.get("max_pending").filter(|_| !section.has("max_requests")) {
-        let problem = Problem::error(field.key_place(), "waits for room, and there is room for any number");
+        let problem = field.key_error("waits for room, and there is room for any number");
         field.findings().add(problem.expected("`max_requests` beside it"));
     }
     if let (Some(_), Some(nodes), Some(field)) = (&tls, &nodes, section.get("tls"))
         && nodes.iter().any(|node| node.address.starts_with(UNIX))
     {
-        field.findings().add(Problem::error(field.key_place(), "cannot be spoken to a node at a path"));
+        field.findings().add(field.key_error("cannot be spoken to a node at a path"));
     }
     let upstream = Upstream {
         name: name.to_owned(),
@@ -158,7 +158,7 @@ fn balance(section: &Section<'_>) -> Option<Balance> {
 }
 
 fn hash_without_hashing(hash_on: &Field<'_>) -> Problem {
-    Problem::error(hash_on.key_place(), "means nothing here").hint("write `balance: consistent_hash`, or leave it out")
+    hash_on.key_error("means nothing here").hint("write `balance: consistent_hash`, or leave it out")
 }
 
 fn health_check(field: &Field<'_>) -> Option<HealthCheck> {

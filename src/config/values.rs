@@ -175,9 +175,9 @@ impl<'a> Field<'a> {
                 Ok(name) if seen.insert(name.clone()) => Some(name),
                 Ok(_) => {
                     let message = "is given twice: case does not count in header names";
-                    field.fail(Problem::error(field.key_place(), message))
+                    field.fail(field.key_error(message))
                 }
-                Err(invalid) => field.fail(Problem::error(field.key_place(), invalid.message)),
+                Err(invalid) => field.fail(field.key_error(invalid.message)),
             };
             let name = name?;
             let value = read(&name, &field)?;
@@ -280,7 +280,7 @@ pub(super) fn check_ascii(host: &str) -> Result<(), InvalidValue> {
 }
 
 fn framing_problem(field: &Field<'_>) -> Problem {
-    Problem::error(field.key_place(), "names a header field that tollgate sets itself")
+    field.key_error("names a header field that tollgate sets itself")
 }
 
 /// The error about a header field at `place` that no request can have, because the gateway drops it.

@@ -1,7 +1,6 @@
 //! `warn_at` of a limit: the shares of its quota from which on the gateway warns clients.
 
 use crate::algorithm::{AlgorithmName, Rule};
-use crate::config::problem::Problem;
 use crate::config::read::{Field, all_or_none};
 use crate::units::Nanos;
 
@@ -27,7 +26,7 @@ pub(super) fn check<'r>(field: &Field<'_>, rules: impl IntoIterator<Item = &'r R
             let message =
                 format!("goes by the share of a fixed quota that is used, and here is none: {}", rule.describe());
             let hint = "leave out `warn_at`, or take what has a fixed quota, like `gcra` without `delay_after`";
-            field.fail(Problem::error(field.key_place(), message).hint(hint.to_owned()))
+            field.fail(field.key_error(message).hint(hint.to_owned()))
         }
     }
 }

@@ -157,13 +157,12 @@ impl Reader<'_> {
             };
         }
         let (Some(unit), Some(limit)) = (unit, requests) else {
-            let problem = Problem::error(field.key_place(), "has no `unit`, or no `requests_per_unit`");
+            let problem = field.key_error("has no `unit`, or no `requests_per_unit`");
             return field.fail(problem.expected("both, or `unlimited: true`"));
         };
         let window = unit.saturating_mul(units);
         if window > LONGEST_WINDOW {
-            let problem = Problem::error(field.key_place(), "has a window of more than 100 years");
-            return field.fail(problem.hint("lower `unit_multiplier`"));
+            return field.fail(field.key_error("has a window of more than 100 years").hint("lower `unit_multiplier`"));
         }
         if limit == 0 {
             if shadow {

@@ -2,12 +2,11 @@
 
 use std::fmt::Display;
 
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 
 /// Adds a note about a setting, at the setting's name.
 pub(super) fn note(field: &Field<'_>, message: &str) {
-    field.findings().add(Problem::warning(field.key_place(), message));
+    field.warn_key(message, None);
 }
 
 /// Leaves a setting out, with a note that says why.

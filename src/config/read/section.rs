@@ -4,7 +4,6 @@ use std::cell::{OnceCell, RefCell};
 
 use super::{Field, PathStep};
 use crate::config::document::Entry;
-use crate::config::problem::Problem;
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{Kind, Setting, Table, reference};
 use crate::config::{unneeded, words};
@@ -75,7 +74,7 @@ impl<'a> Section<'a> {
         if self.is_misspelt(key) {
             return None;
         }
-        self.field.fail(Problem::error(self.field.key_place(), format!("`{key}` is missing")).expected(expected))
+        self.field.fail(self.field.key_error(format!("`{key}` is missing")).expected(expected))
     }
 
     /// Reads the field `key` with `read`. Its absence is an error, for which the table describes valid values.
@@ -200,7 +199,7 @@ impl<'a> Section<'a> {
                 field.path = self.field.path.to(PathStep::Key("*"));
             }
             if let Some((_, why)) = unneeded::NAMES.iter().find(|(name, _)| *name == key) {
-                findings.add(Problem::error(field.key_place(), "is not needed").hint(*why));
+                findings.add(field.key_error("is not needed").hint(*why));
                 continue;
             }
             // a setting that is set in another text, as by `--set`, stands beside the one that it means
@@ -211,7 +210,8 @@ impl<'a> Section<'a> {
             let near = findings.near_miss(key, known.iter().copied());
             self.misspelt.borrow_mut().extend(near.map(str::to_owned));
             findings.add(
-                Problem::error(field.key_place(), "is unknown here")
+                field
+                    .key_error("is unknown here")
                     .expected(words::alternatives(keys.iter().copied()))
                     .hint(near.map(words::did_you_mean).or_else(|| self.sections_with(key))),
             );
