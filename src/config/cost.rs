@@ -175,12 +175,9 @@ fn read_sum(cost: &mut ResponseCost, field: &Field<'_>, prices: &PriceTable) -> 
             }
             (Some(price), false, Some(_)) => prices::read_column(&price, prices).map(Weight::Price),
         };
-        let mut kinds =
-            ["response_header", "response_field"].into_iter().filter_map(|kind| Some((kind, section.get(kind)?)));
-        match (kinds.next(), kinds.next()) {
-            (Some((kind, number)), None) => read_part(cost, kind, &number, weight?),
-            _ => item.fail(item.error("does not name one number").expected("`response_header` or `response_field`")),
-        }
+        let (kind, number) =
+            section.one_of(&["response_header", "response_field"], "`response_header` or `response_field`")?;
+        read_part(cost, kind, &number, weight?)
     });
     all_or_none(parts).map(|_| ())
 }

@@ -5,7 +5,7 @@ use http::Uri;
 use crate::config::identify::{self, Identify, Jwks};
 use crate::config::key::named;
 use crate::config::names::Names;
-use crate::config::problem::{Place, Problem};
+use crate::config::problem::Place;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::invalid;
 use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, DIRECTORY_POSTGRES, GROUPS, PLAN_FROM};
@@ -238,30 +238,21 @@ fn groups(field: &Field<'_>) -> Option<NamedFile> {
 fn directory(field: &Field<'_>) -> Option<DirectorySource> {
     const OPTIONS: [&str; 3] = ["ttl", "negative_ttl", "max_cached"];
     let section = field.section(&DIRECTORY)?;
-    const KINDS: [&str; 4] = ["file", "redis", "http", "postgres"];
-    let without_options = || {
-        for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
+    let (kind, source) = section.one_of(&["file", "redis", "http", "postgres"], A_DIRECTORY)?;
+    for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
+        if matches!(kind, "file" | "postgres") {
             field.findings().add(option.key_error("goes with `redis` and `http` only"));
         }
-    };
-    if let Some(writable) = section.get("writable").filter(|_| !section.has("file")) {
+    }
+    if let Some(writable) = section.get("writable").filter(|_| kind != "file") {
         let problem = writable.key_error("goes with `file` only");
         field.findings().add(problem.hint("rows of PostgreSQL are changed by the statements `put` and `delete` there"));
     }
-    match KINDS.map(|kind| section.get(kind)) {
-        [Some(file), None, None, None] => {
-            without_options();
-            let is_writable = section.flag("writable");
-            file.file().map(|file| DirectorySource::File { file, is_writable })
-        }
-        [None, Some(hash), None, None] => redis(&hash, &section).map(DirectorySource::Redis),
-        [None, None, Some(service), None] => http(&service, &section).map(Box::new).map(DirectorySource::Http),
-        [None, None, None, Some(database)] => {
-            without_options();
-            postgres(&database).map(Box::new).map(DirectorySource::Postgres)
-        }
-        [None, None, None, None] if KINDS.iter().any(|key| section.is_misspelt(key)) => None,
-        _ => field.fail(Problem::error(field.place(), "does not name one directory").expected(A_DIRECTORY)),
+    match kind {
+        "file" => Some(DirectorySource::File { is_writable: section.flag("writable"), file: source.file()? }),
+        "redis" => redis(&source, &section).map(DirectorySource::Redis),
+        "http" => http(&source, &section).map(Box::new).map(DirectorySource::Http),
+        _ => postgres(&source).map(Box::new).map(DirectorySource::Postgres),
     }
 }
 

@@ -192,40 +192,26 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
 fn jwks_source(section: &Section<'_>) -> Option<JwksSource> {
     const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
     const KEYS: &str = "`jwks_file`, the name of a file, or `jwks: {url: ...}` or `jwks: {issuer: ...}`";
-    match (section.get("jwks_file"), section.get("jwks")) {
-        (Some(file), None) => named_file(&file, FILE).map(JwksSource::File),
-        (None, Some(published)) => published_jwks(&published).map(Box::new).map(JwksSource::Published),
-        (None, None) if ["jwks_file", "jwks"].iter().any(|key| section.is_misspelt(key)) => None,
-        (None, None) => section
-            .field
-            .fail(section.field.key_error("does not say which keys tokens are verified with").expected(KEYS)),
-        (Some(_), Some(second)) => section.field.fail(second.key_error("names keys a second time").expected(KEYS)),
+    match section.one_of(&["jwks_file", "jwks"], KEYS)? {
+        ("jwks_file", file) => named_file(&file, FILE).map(JwksSource::File),
+        (_, published) => published_jwks(&published).map(Box::new).map(JwksSource::Published),
     }
 }
 
 fn published_jwks(field: &Field<'_>) -> Option<PublishedJwks> {
     let section = field.section(&JWKS)?;
-    let url = section.get_with("url", Field::url);
-    let issuer = section.get_with("issuer", |field| {
-        field.url()?;
-        field.read(named)
+    let at = section.one_of(&["url", "issuer"], "`url` or `issuer`").and_then(|(kind, field)| {
+        let url = field.url()?;
+        Some(if kind == "url" { JwksAddress::Url(url) } else { JwksAddress::Issuer(field.read(named)?) })
     });
     let tls = section.get_or("tls", ClientTls::default(), tls);
     let errors = field.findings().error_count();
     let (refresh, min_interval) = (section.duration("refresh"), section.duration("min_interval"));
-    let at = match (url?, issuer?) {
-        (Some(url), None) => JwksAddress::Url(url),
-        (None, Some(issuer)) => JwksAddress::Issuer(issuer),
-        (None, None) if ["url", "issuer"].iter().any(|key| section.is_misspelt(key)) => return None,
-        _ => {
-            return field.fail(field.key_error("does not name one place").expected("`url` or `issuer`"));
-        }
-    };
     if min_interval > refresh && field.findings().error_count() == errors {
         let problem = field.key_error("is fetched again before that may be");
         return field.fail(problem.expected("`refresh` at least as long as `min_interval`"));
     }
-    Some(PublishedJwks { at, tls: tls?, refresh, min_interval, place: field.key_place() })
+    Some(PublishedJwks { at: at?, tls: tls?, refresh, min_interval, place: field.key_place() })
 }
 
 fn token_header(field: &Field<'_>) -> Option<http::HeaderName> {

@@ -6,7 +6,6 @@ use crate::algorithm::{AlgorithmName, Parameter, ParameterKind};
 use crate::charge::Mode;
 use crate::config::identify::CLAIM;
 use crate::config::key::named;
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::REQUEST_OVERRIDE;
 use crate::config::terms::{AllTerms, FileScope};
@@ -35,7 +34,7 @@ pub(super) fn read(field: &Field<'_>, algorithm: AlgorithmName, scope: FileScope
 
 fn one(field: &Field<'_>, parameter: &Parameter, scope: FileScope) -> Option<RequestParameter> {
     let section = field.section(&REQUEST_OVERRIDE)?;
-    let source = source(field, &section, scope);
+    let source = source(&section, scope);
     let bounds = match parameter.kind {
         ParameterKind::Rate => rates(&section),
         _ => numbers(&section),
@@ -43,24 +42,19 @@ fn one(field: &Field<'_>, parameter: &Parameter, scope: FileScope) -> Option<Req
     Some(RequestParameter { name: parameter.name, source: source?, bounds: bounds? })
 }
 
-fn source(field: &Field<'_>, section: &Section<'_>, scope: FileScope) -> Option<ParameterSource> {
-    match (section.get("jwt_claim"), section.get("header")) {
-        (Some(claim), None) => {
+fn source(section: &Section<'_>, scope: FileScope) -> Option<ParameterSource> {
+    match section.one_of(&["jwt_claim", "header"], "`jwt_claim: NAME` or `header: NAME`")? {
+        ("jwt_claim", claim) => {
             if let FileScope::Gateway { tokens: false, .. } = scope {
                 claim.warn("no request has a token: `customers.identify` has no `jwt`", None);
             }
             claim.parsed(CLAIM, named).map(ParameterSource::JwtClaim)
         }
-        (None, Some(header)) => {
+        (_, header) => {
             if let FileScope::Gateway { proxies: false, .. } = scope {
                 header.warn("is believed of no request: `client_address` has no `trusted_proxies`", None);
             }
             header.request_header_name().map(ParameterSource::Header)
-        }
-        (None, None) if ["jwt_claim", "header"].iter().any(|name| section.is_misspelt(name)) => None,
-        _ => {
-            let problem = Problem::error(field.place(), "does not name one place where requests have it");
-            field.fail(problem.expected("`jwt_claim: NAME` or `header: NAME`"))
         }
     }
 }

@@ -5,7 +5,6 @@ use std::num::{NonZeroU64, NonZeroUsize};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::{self, invalid};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
@@ -123,11 +122,9 @@ pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
         return field.choice_or(&[("off", AccessLog::Off), ("full", AccessLog::Full)], EXPECTED);
     }
     let section = field.section_or(&ACCESS_LOG, EXPECTED)?;
-    match (section.get("sample"), section.get("one_in")) {
-        (Some(sample), None) => sample.read(scalar::one_in).map(AccessLog::Sampled),
-        (None, Some(one_in)) => one_in.whole().map(AccessLog::Sampled),
-        (None, None) if !section.is_empty() => None,
-        _ => field.fail(Problem::error(field.place(), "does not say one thing").expected(EXPECTED)),
+    match section.one_of(&["sample", "one_in"], EXPECTED)? {
+        ("sample", sample) => sample.read(scalar::one_in).map(AccessLog::Sampled),
+        (_, one_in) => one_in.whole().map(AccessLog::Sampled),
     }
 }
 

@@ -53,7 +53,8 @@ pub struct ClientTls {
     pub identity: Option<(NamedFile, NamedFile)>,
 }
 
-const SERVERS: &str = "one of `redis`, `sentinel` and `cluster`";
+const SERVERS: &str =
+    "`redis: \"redis://127.0.0.1:6379/0\"`, `sentinel: {master: ..., nodes: ...}` or `cluster: [...]`";
 const A_MASTER: &str = "what the sentinels call the servers, like `mymaster`";
 const A_SENTINEL: &str = "a host and a port, like `10.0.0.1:26379`";
 const A_LIST_OF_SENTINELS: &str = "a list, like `[\"10.0.0.1:26379\", \"10.0.0.2:26379\"]`";
@@ -126,13 +127,10 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
 }
 
 fn read_servers(section: &Section<'_>) -> Option<ServerSettings> {
-    match (section.get("redis"), section.get("sentinel"), section.get("cluster")) {
-        (Some(field), None, None) => standalone(&field),
-        (None, Some(field), None) => sentinel(&field),
-        (None, None, Some(field)) => cluster(&field),
-        (None, None, None) if ["redis", "sentinel", "cluster"].iter().any(|key| section.is_misspelt(key)) => None,
-        (None, None, None) => section.field.fail(section.field.key_error("names no server").expected(SERVERS)),
-        _ => section.field.fail(section.field.key_error("names servers twice").expected(SERVERS)),
+    match section.one_of(&["redis", "sentinel", "cluster"], SERVERS)? {
+        ("redis", field) => standalone(&field),
+        ("sentinel", field) => sentinel(&field),
+        (_, field) => cluster(&field),
     }
 }
 

@@ -77,6 +77,20 @@ impl<'a> Section<'a> {
         self.field.fail(self.field.key_error(format!("`{key}` is missing")).expected(expected))
     }
 
+    /// The one field of `keys` that is there, with its name. That none or several are there is an error; `expected` describes
+    /// valid values.
+    pub(in crate::config) fn one_of(&self, keys: &[&'static str], expected: &str) -> Option<(&'static str, Field<'a>)> {
+        let mut there = keys.iter().filter_map(|key| Some((*key, self.get(key)?)));
+        let has = match (there.next(), there.next()) {
+            (Some(one), None) => return Some(one),
+            (None, _) if keys.iter().any(|key| self.is_misspelt(key)) => return None,
+            (None, _) => "has none of",
+            _ => "has more than one of",
+        };
+        let message = format!("{has} {}", words::all_of(keys.iter().copied()));
+        self.field.fail(self.field.key_error(message).expected(expected))
+    }
+
     /// Reads the field `key` with `read`. Its absence is an error, for which the table describes valid values.
     pub(in crate::config) fn must<T>(&self, key: &str, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<T> {
         let setting = self.table.and_then(|table| table.find(key));
