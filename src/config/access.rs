@@ -115,13 +115,12 @@ fn forwards(field: &Field<'_>) -> Option<bool> {
 /// Reads `cors:` of a route: whether the gateway forwards preflights to the upstream.
 pub(super) fn route_cors(field: &Field<'_>, has_cors: bool) -> Option<bool> {
     let section = field.section(&ROUTE_CORS)?;
-    let preflight = section.required("preflight", "`answer` or `forward`")?;
-    match forwards(&preflight)? {
+    section.must("preflight", |preflight| match forwards(preflight)? {
         false if !has_cors => preflight.fail(
             preflight.error("is only for files that say which sites may read answers").hint("add `cors:` to the file"),
         ),
         forwards => Some(forwards),
-    }
+    })
 }
 
 /// One site: the whole origin, or the parts before and after its `*`.

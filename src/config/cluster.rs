@@ -10,7 +10,7 @@ use crate::config::problem::Place;
 use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{CLUSTER, CLUSTER_NAME, CLUSTER_PEER};
-use crate::config::values::{NamedFile, is_host_name, named_file};
+use crate::config::values::{NamedFile, is_host_name};
 use crate::units::Nanos;
 
 /// The settings of `cluster:`.
@@ -38,11 +38,9 @@ impl Cluster {
     pub const HOLD: Nanos = Nanos::from_secs(10);
 }
 
-const SELF: &str = "the address and port of this gateway, like `10.0.0.1:7946`";
 const A_PEER: &str = "an address and a port, like `10.0.0.1:7946`";
 const ALL_PEERS: &str =
     "a list of all gateways, like `[\"10.0.0.1:7946\", \"10.0.0.2:7946\"]`, or `{dns: tollgate.internal, port: 7946}`";
-const SECRET_FILE: &str = "the name of a file that holds the same secret on all gateways, like `cluster.key`";
 /// The largest number of gateways in `peers`.
 const MOST_PEERS: usize = 256;
 
@@ -53,11 +51,11 @@ pub(super) fn read(top: &Section<'_>) -> Option<Cluster> {
 
 fn cluster(field: &Field<'_>) -> Option<Cluster> {
     let section = field.section(&CLUSTER)?;
-    let own_field = section.required("self", SELF);
-    let own = own_field.as_ref().and_then(|field| field.parsed(SELF, reachable));
+    let own_field = section.must("self", |field| Some(field.clone()));
+    let own = own_field.as_ref().and_then(|field| field.read(reachable));
     let listen = section.optional("listen", listeners::address);
     let peers = section.required("peers", ALL_PEERS).and_then(|field| peers(&field, own));
-    let secret_file = section.required("secret_file", SECRET_FILE).and_then(|field| named_file(&field, SECRET_FILE));
+    let secret_file = section.must("secret_file", Field::file);
     let timeout = section.duration("timeout");
     let min_members = section.optional("min_members", |field| {
         let count: usize = field.whole()?;
@@ -127,7 +125,7 @@ fn peer(field: &Field<'_>) -> Option<Member> {
         return Some(Member { address: field.parsed(A_PEER, reachable)?, weight: 1 });
     }
     let section = field.section(&CLUSTER_PEER)?;
-    let address = section.required("address", A_PEER).and_then(|field| field.parsed(A_PEER, reachable));
+    let address = section.must("address", |field| field.read(reachable));
     Some(Member { weight: section.whole("weight"), address: address? })
 }
 

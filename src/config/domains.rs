@@ -126,9 +126,7 @@ impl Reader<'_> {
         let items = field.nonempty_list(DESCRIPTORS)?;
         all_or_none(items.iter().map(|item| {
             let section = item.section(&DESCRIPTOR)?;
-            let key = section
-                .required("key", "the key of an entry")
-                .and_then(|field| field.parsed("the key of an entry", named));
+            let key = section.must("key", |field| field.read(named));
             let value = section
                 .get_with("value", |field| Some(field.scalar_value("a value, in which `*` stands for anything")?.text));
             let (key, value) = (key?, value?);

@@ -11,7 +11,7 @@ use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::settings::{IDENTIFY, JWKS, JWT, SIGNATURES};
 use crate::config::store::{ClientTls, tls};
-use crate::config::values::{NamedFile, named_file};
+use crate::config::values::NamedFile;
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
 
@@ -190,10 +190,9 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
 
 /// Reads the source of the keys from the settings of `jwt`.
 fn jwks_source(section: &Section<'_>) -> Option<JwksSource> {
-    const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
     const KEYS: &str = "`jwks_file`, the name of a file, or `jwks: {url: ...}` or `jwks: {issuer: ...}`";
     match section.one_of(&["jwks_file", "jwks"], KEYS)? {
-        ("jwks_file", file) => named_file(&file, FILE).map(JwksSource::File),
+        ("jwks_file", file) => file.file().map(JwksSource::File),
         (_, published) => published_jwks(&published).map(Box::new).map(JwksSource::Published),
     }
 }

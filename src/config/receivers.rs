@@ -87,7 +87,7 @@ pub(super) fn read(top: &Section<'_>, context: &ReceiversContext<'_>) -> Receive
 
 fn webhook(field: &Field<'_>, upstreams: &Names) -> Option<(Webhook, WebhookFiles)> {
     let section = field.section(&WEBHOOK)?;
-    let receiver = receiver(&section, upstreams, "/tollgate");
+    let receiver = receiver(&section, upstreams);
     let secret = section.must("secret_file", Field::file);
     let queue = section.must("queue", Field::file);
     let (max_queue, keep) = (section.size("max_queue"), section.duration("keep"));
@@ -101,7 +101,7 @@ fn usage_events(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(Us
         let problem = field.key_error("tells what customers use, and the file names none");
         return field.fail(problem.expected("`customers:`, so that callers are known"));
     }
-    let receiver = receiver(&section, context.upstreams, "/api/v1/events");
+    let receiver = receiver(&section, context.upstreams);
     let queue = section.must("queue", Field::file);
     let limits = section.optional("limits", |field| summed(field, context)).unwrap_or_else(|| all(context));
     let name = |(position, name): (usize, &str)| limits.contains(&LimitId(position)).then(|| Arc::from(name));
@@ -160,7 +160,7 @@ fn source(text: &str) -> Result<String, InvalidValue> {
 
 fn traces(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(Traces, TraceFiles)> {
     let section = field.section(&TRACES)?;
-    let receiver = receiver(&section, context.upstreams, "/v1/traces");
+    let receiver = receiver(&section, context.upstreams);
     let sample = section.value_or("sample", Share(Share::WHOLE.0 / 100), |field| {
         let share = field.read(scalar::fraction)?;
         if share == Share(0) && !context.has_proxies {
@@ -184,8 +184,8 @@ fn service(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// Reads `upstream` and `path`; `example` is a path for messages.
-fn receiver(section: &Section<'_>, upstreams: &Names, example: &str) -> Option<(UpstreamId, String)> {
-    let path = section.text("path", |field| field.plain_path(&format!("a path, like `{example}`")));
+/// Reads `upstream` and `path`.
+fn receiver(section: &Section<'_>, upstreams: &Names) -> Option<(UpstreamId, String)> {
+    let path = section.text("path", Field::plain_path);
     Some((section.must("upstream", |field| upstreams.resolve(field).map(UpstreamId))?, path))
 }

@@ -137,8 +137,8 @@ fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) ->
     }
     let share = |item: &Field<'_>| {
         let share = item.section(&SHARE)?;
-        let upstream = share.required("name", "the name of an upstream").and_then(|name| upstreams.resolve(&name));
-        let weight = share.required("weight", "its share, like `weight: 95`").and_then(|weight| weight.whole());
+        let upstream = share.must("name", |name| upstreams.resolve(name));
+        let weight = share.must("weight", Field::whole);
         Some((UpstreamId(upstream?), weight?))
     };
     let items = field.nonempty_list("a list of upstreams, like `{name: v1, weight: 95}`")?;
@@ -259,20 +259,19 @@ fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&R
 }
 
 fn read_rewrite(field: &Field<'_>, matched: Option<&Route>) -> Option<Rewrite> {
-    const PREFIX: &str = "the beginning of a path, like `/v1`";
     let section = field.section(&REWRITE)?;
     if let Some(path) = section.get("path") {
         if section.has("strip_prefix") || section.has("add_prefix") {
             let problem = path.key_error("cannot stand beside `strip_prefix` and `add_prefix`");
             return path.fail(problem.expected("either the whole path or changes to its beginning"));
         }
-        return path.plain_path("a path, like `/v1/status`").map(Rewrite::Path);
+        return path.plain_path().map(Rewrite::Path);
     }
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`strip_prefix` and `add_prefix`, or `path`"));
     }
     let prefix = |key: &str| {
-        let path = section.get_or(key, String::new(), |field| field.plain_path(PREFIX))?;
+        let path = section.get_or(key, String::new(), Field::plain_path)?;
         Some(path.strip_suffix('/').map(str::to_owned).unwrap_or(path))
     };
     let (strip, add) = (prefix("strip_prefix"), prefix("add_prefix"));

@@ -91,12 +91,9 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
         let problem = field.key_error("shows customers where they stand, and the file names none");
         return field.fail(problem.expected("`customers:`, so that callers are known"));
     }
-    Some(section.text("path", |field| {
-        const A_PATH: &str = "a path, like `/.tollgate/usage`";
-        match field.plain_path(A_PATH)? {
-            path if path == "/" => field.fail(field.error("is the path of other requests").expected(A_PATH)),
-            path => Some(plain_signs(&path).into_owned()),
-        }
+    Some(section.text("path", |field| match field.plain_path()? {
+        path if path == "/" => field.fail(field.error("is the path of other requests").expected(field.expected())),
+        path => Some(plain_signs(&path).into_owned()),
     }))
 }
 

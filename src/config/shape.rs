@@ -10,11 +10,12 @@ use crate::algorithm::AlgorithmName;
 use crate::config::document::{self, Content, Entry, YamlNode};
 use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
+use crate::config::key::named;
 use crate::config::problem::{Mark, Problem};
 use crate::config::read::{Field, ReadContext, Section, all_or_none};
 use crate::config::settings::{FILE, Kind, WINDOW};
 use crate::config::trial_setting::{self, TrialSetting};
-use crate::config::values::{NamedFile, named_file};
+use crate::config::values::NamedFile;
 use crate::config::{scalar, words};
 
 /// The sections that an included file may hold: mappings from names to values, and lists.
@@ -77,12 +78,12 @@ pub fn included_files(text: &str, file: &str, environment: &dyn Fn(&str) -> Opti
 fn read_include(field: &Field<'_>) -> Option<Vec<NamedFile>> {
     const EXPECTED: &str = "the name of a file below the folder of this one, like `limits/*.yaml`";
     let file = |item: &Field<'_>| {
-        let named = named_file(item, EXPECTED)?;
-        let (folder, _) = named.path.rsplit_once('/').unwrap_or_default();
+        let path = item.parsed(EXPECTED, named)?;
+        let (folder, _) = path.rsplit_once('/').unwrap_or_default();
         let problem = match () {
-            () if named.path.split('/').any(|part| part == "..") => "leads out of its folder",
+            () if path.split('/').any(|part| part == "..") => "leads out of its folder",
             () if folder.contains('*') => "has a `*` in the name of a folder",
-            () => return Some(named),
+            () => return Some(NamedFile { path, place: item.place() }),
         };
         item.fail(item.error(problem).expected(EXPECTED))
     };

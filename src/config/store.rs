@@ -55,8 +55,6 @@ pub struct ClientTls {
 
 const SERVERS: &str =
     "`redis: \"redis://127.0.0.1:6379/0\"`, `sentinel: {master: ..., nodes: ...}` or `cluster: [...]`";
-const A_MASTER: &str = "what the sentinels call the servers, like `mymaster`";
-const A_SENTINEL: &str = "a host and a port, like `10.0.0.1:26379`";
 const A_LIST_OF_SENTINELS: &str = "a list, like `[\"10.0.0.1:26379\", \"10.0.0.2:26379\"]`";
 const A_LIST_OF_SERVERS: &str = "a list, like `[\"redis://10.0.0.1:6379\", \"redis://10.0.0.2:6379\"]`";
 const LONGEST_PREFIX: usize = 64;
@@ -144,8 +142,8 @@ fn standalone(field: &Field<'_>) -> Option<ServerSettings> {
 
 fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
     let section = field.section(&SENTINEL)?;
-    let master = section.required("master", A_MASTER).and_then(|field| {
-        field.parsed(A_MASTER, |text| match text.len() {
+    let master = section.must("master", |field| {
+        field.read(|text| match text.len() {
             0 => Err(invalid("is empty")),
             _ if text.contains(|each: char| each.is_whitespace() || each.is_control()) => Err(invalid("has blanks")),
             _ => Ok(text.to_owned()),
@@ -153,7 +151,7 @@ fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
     });
     let nodes = section.required("nodes", A_LIST_OF_SENTINELS).and_then(|field| {
         let items = field.list_up_to(MOST_NAMED, "addresses", A_LIST_OF_SENTINELS)?;
-        unique_items(&items, |item| item.parsed(A_SENTINEL, address::sentinel), Address::clone)
+        unique_items(&items, |item| item.read(address::sentinel), Address::clone)
     });
     let username = section.optional("username", |field| field.read(named));
     let sentinel_password_file = section.optional("password_file", Field::file);

@@ -108,7 +108,7 @@ fn node(field: &Field<'_>) -> Option<UpstreamNode> {
         return Some(UpstreamNode { address: field.parsed(EXPECTED, place)?, weight: 1 });
     }
     let section = field.section(&NODE)?;
-    let address = section.required("address", EXPECTED).and_then(|field| field.parsed(EXPECTED, place));
+    let address = section.must("address", |field| field.read(place));
     Some(UpstreamNode { weight: section.whole("weight"), address: address? })
 }
 
@@ -162,9 +162,8 @@ fn hash_without_hashing(hash_on: &Field<'_>) -> Problem {
 }
 
 fn health_check(field: &Field<'_>) -> Option<HealthCheck> {
-    const PATH: &str = "the path to ask for, like `/healthz`";
     let section = field.section(&HEALTH_CHECK)?;
-    let path = section.required("path", PATH).and_then(|field| field.plain_path(PATH));
+    let path = section.must("path", Field::plain_path);
     Some(HealthCheck {
         every: section.duration("every"),
         timeout: section.duration("timeout"),

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use http::{HeaderName, HeaderValue, Uri};
 
 use crate::algorithm::AlgorithmName;
+use crate::config::key::named;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, all_or_none};
 use crate::config::scalar::{self, InvalidValue, invalid};
@@ -108,7 +109,7 @@ impl<'a> Field<'a> {
 
     /// Reads the name of a file.
     pub(super) fn file(&self) -> Option<NamedFile> {
-        named_file(self, &self.expected())
+        self.read(named).map(|path| NamedFile { path, place: self.place() })
     }
 
     /// Reads the path to a field in JSON.
@@ -228,8 +229,8 @@ impl<'a> Field<'a> {
 
     /// Reads a path or the beginning of one: it begins with `/`, holds no query, and is spelt like the paths that the
     /// gateway matches and forwards.
-    pub(super) fn plain_path(&self, expected: &str) -> Option<String> {
-        self.parsed(expected, |text| {
+    pub(super) fn plain_path(&self) -> Option<String> {
+        self.read(|text| {
             if !text.starts_with('/') {
                 return Err(invalid("must begin with `/`"));
             }
@@ -244,15 +245,6 @@ impl<'a> Field<'a> {
                 }
             }
         })
-    }
-}
-
-/// Reads the name of a file; `expected` describes the file.
-pub(super) fn named_file(field: &Field<'_>, expected: &str) -> Option<NamedFile> {
-    let word = field.scalar_value(expected)?;
-    match word.text.is_empty() {
-        true => field.fail(Problem::error(field.place(), "is empty").expected(expected)),
-        false => Some(NamedFile { path: word.text.into_owned(), place: field.place() }),
     }
 }
 

@@ -44,7 +44,7 @@ tables! {
     }
 
     JWT "jwt" {
-        jwks_file: Text("the name of a file"), "The JSON Web Key Set that tokens are verified with.";
+        jwks_file: Text("the name of a file with a JSON Web Key Set, like `jwks.json`"), "What tokens are verified with.";
         jwks: Section(&JWKS), "The same, fetched from where the issuer publishes it.";
         claim: CLAIM, default "sub", "The claim that names the customer.";
         plan_claim: CLAIM, "The claim that names the plan.";

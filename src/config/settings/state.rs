@@ -26,7 +26,7 @@ tables! {
     }
 
     SENTINEL "sentinel" {
-        master: Text("a name, like `mymaster`"), required, "What the sentinels call the servers.";
+        master: Text("a name without blanks, like `mymaster`"), required, "What the sentinels call the servers.";
         nodes: Set(&Text("a host and a port, like `10.0.0.1:26379`")), required, "The sentinels.";
         username: USER, "The user at the sentinels.";
         password_file: FILE_NAME, "The file of the sentinels' password.";
@@ -46,7 +46,7 @@ tables! {
 
     WEBHOOK "webhook" {
         upstream: Text("the name of an upstream"), required, "Where the receiver is.";
-        path: Text("a path"), default "/", "What is posted to.";
+        path: Text("a path, like `/tollgate`"), default "/", "What is posted to.";
         secret_file: FILE_NAME, required,
             "The file of the secret that messages are signed with: `whsec_` and 24 to 64 bytes in base64; former ones \
             may follow, a line each.";
@@ -59,7 +59,7 @@ tables! {
 
     USAGE_EVENTS "usage_events" {
         upstream: Text("the name of an upstream"), required, "Where the receiver is.";
-        path: Text("a path"), default "/", "What is posted to.";
+        path: Text("a path, like `/api/v1/events`"), default "/", "What is posted to.";
         token_file: FILE_NAME, "The file of the token that is shown to the receiver: `authorization: Bearer TOKEN`.";
         source: Text("a URI"), default "tollgate", "The `source` of the events.";
         every: Duration(Nanos::SECOND, Nanos::from_secs(24 * 3_600)), default "1m",
@@ -74,7 +74,7 @@ tables! {
 
     TRACES "traces" {
         upstream: Text("the name of an upstream"), required, "Where the collector is.";
-        path: Text("a path"), default "/v1/traces", "What is posted to.";
+        path: Text("a path, like `/v1/traces`"), default "/v1/traces", "What is posted to.";
         sample: Text("a share from 0 to 1, like `0.01`"), default "0.01",
             "The share of requests that have a span, where no trusted proxy has decided that in `traceparent`.";
         token_file: FILE_NAME, "The file of the token that is shown to the collector: `authorization: Bearer TOKEN`.";
@@ -90,12 +90,13 @@ tables! {
             required, "All gateways of the cluster, this one among them, or the name in DNS that has their addresses.";
         min_members: Whole(1, 256),
             "How many gateways have to be there before this one is ready; left out, half of the list.";
-        secret_file: FILE_NAME, required, "The file of the secret that all gateways know.";
+        secret_file: Text("the name of a file that holds the same secret on all gateways, like `cluster.key`"), required,
+            "The file of the secret that all gateways know.";
         timeout: CALL, default "50ms", "How long a decision waits for the owner of its key.";
     }
 
     CLUSTER_PEER "peer" {
-        address: Text("an address and a port"), required, "Where the gateway is.";
+        address: Text("an address and a port, like `10.0.0.1:7946`"), required, "Where the gateway is.";
         weight: Whole(1, 1_000), default "1", "How many keys it owns for one of the others.";
     }
 

@@ -34,7 +34,7 @@ tables! {
     }
 
     NODE "node" {
-        address: Text("a host and a port, or a path, like `unix:/run/orders.sock`"), required, "The node.";
+        address: NODE_ADDRESS, required, "The node.";
         weight: Whole(1, 1_000), default "1", "How many requests it gets for one of the others.";
     }
 
@@ -129,7 +129,7 @@ tables! {
     }
 
     REWRITE "rewrite" {
-        path: Text("a path"), "The whole path, in place of the request's.";
+        path: Text("a path, like `/v1/status`"), "The whole path, in place of the request's.";
         strip_prefix: PREFIX, "What is taken off the path's beginning.";
         add_prefix: PREFIX, "What is put in front of it then.";
     }
