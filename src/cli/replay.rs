@@ -54,7 +54,7 @@ pub struct ReplayArgs {
     /// header.x-api-key=req.key; may be given several times
     #[arg(long = "field", value_name = "NAME=PATH")]
     pub fields: Vec<Mapping>,
-    /// The meaning of the timestamp in lines that also have a duration
+    /// The meaning of the timestamps of lines; `start` for logs like Apache's and Envoy's
     #[arg(long, value_enum, default_value_t = Times::End)]
     pub times: Times,
     /// The longest time that the replay waits for lines of requests that began earlier
@@ -102,10 +102,10 @@ What a line tells:
   --plan. Where a line names nobody, a credential in it is looked up as the gateway does.
 
 Order:
-  Several logs are merged by time. A line that tells how long its request took was written at its
-  end (see --times); such lines are put in the order in which requests began. A request that is
-  still out of order comes at the time of the one before it, and is counted. Where timestamps are
-  whole seconds, the requests of a second are spread evenly over it.
+  Several logs are merged by time. Lines are written when requests end. Those that tell how long
+  their requests took or (--times start) when they began are put in the order in which requests
+  began. A request that is still out of order comes at the time of the one before it, and is
+  counted. Where timestamps are whole seconds, the requests of a second are spread evenly over it.
 
 Exit status:
   0  done      1  it failed: standard error says why      2  the command line is wrong

@@ -241,12 +241,10 @@ impl<'l> Fields<'_, 'l> {
     /// Checks the record once the whole line is read.
     fn finish(self) -> Result<(), Unreadable> {
         let record = self.record;
-        // a request that tells its beginning ends, and is logged, after its duration
-        let ended =
-            self.began.zip(record.took).map(|(began, took)| LogTime { time: began.time.saturating_add(took), ..began });
+        let began = self.began.filter(|_| record.took.is_some());
         let told = || self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time);
-        let stamp = ended.map_or_else(told, Ok)?;
-        record.logged = stamp.time;
+        let stamp = began.map_or_else(told, Ok)?;
+        (record.logged, record.is_start) = (stamp.time, began.is_some());
         record.within_second = stamp.is_whole_second.then_some(Nanos::ZERO);
         if let Some((method, target)) = self.request_line.as_ref().and_then(|line| request_line(line.as_bytes())) {
             if record.method.is_none() || record.target.is_none() {

@@ -26,6 +26,7 @@ pub struct Options {
 pub struct MergedLogs {
     logs: Vec<Log>,
     reader: LineReader,
+    times_are_starts: bool,
     queue: Queue,
 }
 
@@ -50,10 +51,8 @@ impl MergedLogs {
         Self {
             logs,
             reader: LineReader::new(&options.mappings, options.wanted),
-            queue: Queue {
-                spread: SecondBuffer::default(),
-                reorder: ReorderBuffer::new(options.times_are_starts, options.reorder),
-            },
+            times_are_starts: options.times_are_starts,
+            queue: Queue { spread: SecondBuffer::default(), reorder: ReorderBuffer::new(options.reorder) },
         }
     }
 
@@ -99,10 +98,12 @@ impl MergedLogs {
             let lines = source.lines();
             let spot = LogPosition { log, line: lines.number() };
             let mut record = Record::default();
-            match self.reader.read(lines.line(), lines.is_cut(), &mut record) {
+            let read = self.reader.read(lines.line(), lines.is_cut(), &mut record);
+            record.is_start |= self.times_are_starts;
+            match read {
                 Err(why) => each(LogLine::Unreadable { spot, why })?,
-                Ok(()) if until.is_before(record.logged) => {
-                    let time = record.logged;
+                Ok(()) if until.is_before(record.ended()) => {
+                    let time = record.ended();
                     source.repeat_line();
                     return Ok(Some(time));
                 }
@@ -186,7 +187,16 @@ mod tests {
     use crate::replay::source;
 
     fn read(texts: &[&str], reorder: u64) -> (Vec<(u64, usize, u64)>, ReorderStats, usize) {
-        let folder = std::env::temp_dir().join(format!("tollgate-reading-{}-{}", std::process::id(), texts.len()));
+        read_times(texts, reorder, false)
+    }
+
+    fn read_times(
+        texts: &[&str],
+        reorder: u64,
+        times_are_starts: bool,
+    ) -> (Vec<(u64, usize, u64)>, ReorderStats, usize) {
+        let name = format!("tollgate-reading-{}-{}-{times_are_starts}", std::process::id(), texts.len());
+        let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let paths: Vec<PathBuf> = (0..texts.len()).map(|log| folder.join(format!("{log}-{reorder}"))).collect();
         for (path, text) in paths.iter().zip(texts) {
@@ -196,7 +206,7 @@ mod tests {
         let options = Options {
             mappings: Vec::new(),
             wanted: WantedFields::default(),
-            times_are_starts: false,
+            times_are_starts,
             reorder: Nanos::from_secs(reorder),
         };
         let mut reading = MergedLogs::new(logs, options);
@@ -246,6 +256,18 @@ mod tests {
         let (shown, disorder, _) = read(&[&ended], 15);
         assert_eq!(shown, [(1, 0, 2), (9, 0, 1), (21, 0, 3), (95, 0, 4), (95, 0, 6), (120, 0, 5)]);
         assert_eq!(disorder, ReorderStats { late: 1, by: Nanos::from_secs(45) });
+    }
+
+    #[test]
+    fn requests_whose_beginning_is_told_come_then_although_their_lines_follow_their_ends() {
+        let started = lines(&[(38, 1), (40, 0), (36, 5), (39, 3)]);
+        let (shown, disorder, _) = read_times(&[&started], 60, true);
+        assert_eq!(shown, [(36, 0, 3), (38, 0, 1), (39, 0, 4), (40, 0, 2)]);
+        assert_eq!(disorder, ReorderStats::default());
+        // the log that is merged first is the one whose line was written first
+        let (shown, disorder, _) = read_times(&[&lines(&[(10, 90), (99, 2)]), &lines(&[(50, 1), (98, 1)])], 95, true);
+        assert_eq!(shown, [(10, 0, 1), (50, 1, 1), (98, 1, 2), (99, 0, 2)]);
+        assert_eq!(disorder, ReorderStats::default());
     }
 
     #[test]

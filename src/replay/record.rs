@@ -48,6 +48,8 @@ pub struct ArrivalSpan {
 pub struct Record<'l> {
     /// The time of the line.
     pub logged: Nanos,
+    /// Whether that is the time at which the request began, and not the one at which it ended.
+    pub is_start: bool,
     /// How far into its second the request is placed, if its timestamp is a whole second.
     pub within_second: Option<Nanos>,
     /// How long the request took.
@@ -87,6 +89,17 @@ pub struct Record<'l> {
 }
 
 impl Record<'_> {
+    /// When the request began.
+    pub(super) fn began(&self) -> Nanos {
+        let took = if self.is_start { Nanos::ZERO } else { self.took.unwrap_or_default() };
+        self.logged.saturating_sub(took)
+    }
+
+    /// When the request ended and the server wrote the line, as far as the line tells.
+    pub(super) fn ended(&self) -> Nanos {
+        self.began().saturating_add(self.took.unwrap_or_default())
+    }
+
     /// The same record, independent of its line.
     pub(super) fn into_owned(self) -> Record<'static> {
         fn text(text: Option<Cow<'_, str>>) -> Option<Cow<'static, str>> {
@@ -98,9 +111,11 @@ impl Record<'_> {
         fn values(values: Vec<(usize, Cow<'_, str>)>) -> Vec<(usize, Cow<'static, str>)> {
             values.into_iter().map(|(position, value)| (position, Cow::Owned(value.into_owned()))).collect()
         }
-        let Self { logged, within_second, took, waited, status, request_bytes, response_bytes, was_exempt, .. } = self;
+        let Self { logged, is_start, within_second, took, waited, status, .. } = self;
+        let Self { request_bytes, response_bytes, was_exempt, .. } = self;
         Record {
             logged,
+            is_start,
             within_second,
             took,
             waited,

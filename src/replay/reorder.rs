@@ -1,9 +1,8 @@
 //! Puts requests in the order in which they began.
 //!
-//! A server writes a line when its request ends. Where the line tells how long the request took, the request began that
-//! much earlier, and the buffer holds the line back until no later line can have begun before it. In such logs it holds
-//! back the lines without a duration too. A request that began before one that was already shown comes at the time of that
-//! one.
+//! A server writes a line when its request ends. Where lines tell when their requests began, or how long these took, the
+//! buffer holds each line back until no later line can have begun before it. In such logs it holds back the other lines
+//! too. A request that began before one that was already shown comes at the time of that one.
 
 use std::collections::BTreeMap;
 
@@ -38,12 +37,11 @@ impl ReorderStats {
 
 /// Holds lines back for at most a window of time, and shows their requests in order.
 pub(super) struct ReorderBuffer {
-    times_are_starts: bool,
     window: Nanos,
-    /// Whether lines tell durations.
-    tells_durations: bool,
-    /// The latest time of a line.
-    logged: Nanos,
+    /// Whether lines tell when their requests began.
+    tells_starts: bool,
+    /// The latest end of a request.
+    ended: Nanos,
     /// The lines held back, by when their requests began and then by the order of the lines.
     lines: BTreeMap<(Nanos, u64), (LogPosition, Record<'static>)>,
     /// How many lines were ever held back.
@@ -63,10 +61,9 @@ struct OrderedOutput {
 
 impl ReorderBuffer {
     /// An empty buffer that holds lines back for `window` at most.
-    pub(super) fn new(times_are_starts: bool, window: Nanos) -> Self {
-        let (logged, output) = (Nanos::ZERO, OrderedOutput::default());
-        let (tells_durations, lines) = (false, BTreeMap::new());
-        Self { times_are_starts, window, tells_durations, logged, lines, pushed: 0, bytes: 0, output }
+    pub(super) fn new(window: Nanos) -> Self {
+        let (ended, output) = (Nanos::ZERO, OrderedOutput::default());
+        Self { window, tells_starts: false, ended, lines: BTreeMap::new(), pushed: 0, bytes: 0, output }
     }
 
     /// How far the lines were out of order.
@@ -81,19 +78,18 @@ impl ReorderBuffer {
         record: Record<'_>,
         each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let took = record.took.filter(|_| !self.times_are_starts);
         // a line of charges tells no duration, but the requests in the log of the same gateway do
-        self.tells_durations |= !self.times_are_starts && (took.is_some() || record.charges.is_some());
-        if !self.tells_durations {
-            return self.output.emit(spot, record.logged, &record, each);
+        self.tells_starts |= record.is_start || record.took.is_some() || record.charges.is_some();
+        let began = record.began();
+        if !self.tells_starts {
+            return self.output.emit(spot, began, &record, each);
         }
-        self.logged = self.logged.max(record.logged);
-        let began = record.logged.saturating_sub(took.unwrap_or_default());
+        self.ended = self.ended.max(record.ended());
         self.bytes = self.bytes.saturating_add(record.memory());
         self.pushed += 1;
         self.lines.insert((began, self.pushed), (spot, record.into_owned()));
         while let Some(((began, _), _)) = self.lines.first_key_value()
-            && (began.saturating_add(self.window) <= self.logged || self.is_too_full())
+            && (began.saturating_add(self.window) <= self.ended || self.is_too_full())
         {
             self.show_first(each)?;
         }
@@ -162,7 +158,7 @@ mod tests {
 
     #[test]
     fn memory_is_freed_when_lines_are_shown() {
-        let mut buffer = ReorderBuffer::new(false, Nanos::SECOND);
+        let mut buffer = ReorderBuffer::new(Nanos::SECOND);
         let mut shown = 0;
         for number in 0..20_000 {
             let record = line(Nanos::new(number * MS), Nanos::new(MS));
@@ -177,7 +173,7 @@ mod tests {
 
     #[test]
     fn lines_and_memory_are_bounded_whatever_the_window() {
-        let mut buffer = ReorderBuffer::new(false, Nanos::MAX);
+        let mut buffer = ReorderBuffer::new(Nanos::MAX);
         let mut shown = 0;
         let mut each = |_: LogLine<'_>| count(&mut shown);
         for number in 0..MAX_LINES as u64 + 10 {
@@ -206,7 +202,7 @@ mod tests {
             let requests = requests.into_iter().map(|(began, took)| (Nanos::new(began * MS), Nanos::new(took * MS)));
             let mut requests: Vec<(Nanos, Nanos)> = requests.collect();
             requests.sort_by_key(|(began, took)| began.saturating_add(*took));
-            let mut buffer = ReorderBuffer::new(false, Nanos::SECOND);
+            let mut buffer = ReorderBuffer::new(Nanos::SECOND);
             let mut shown = Vec::new();
             let mut each = |line: LogLine<'_>| {
                 let LogLine::Request { spot, at, record } = line else { return Err(()) };

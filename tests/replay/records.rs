@@ -122,6 +122,36 @@ fn what_only_some_rules_ask_about_counts_with_these() {
 }
 
 #[test]
+fn lines_that_tell_when_requests_began_are_played_in_that_order() {
+    let folder = folder();
+    folder.write("tollgate.yaml", CONFIG.replace("quota_reset, limit: 2, window: 1h", "gcra, rate: 1/s, burst: 1"));
+    // began, and took this many milliseconds: the lines are written at 38.1, 40.1 and 41
+    let requests = [(38, 100), (40, 100), (36, 5000)];
+    let envoy = |(began, took): (u32, u32)| {
+        format!(
+            "{{\"start_time\":\"2000-10-10T13:55:{began}.000Z\",\"duration\":{took},\"client\":\"192.0.2.1\",\"method\":\"GET\",\"path\":\"/\"}}\n"
+        )
+    };
+    let traefik = |(began, took): (u32, u32)| {
+        format!(
+            "{{\"time\":\"2000-10-10T13:59:59Z\",\"StartUTC\":\"2000-10-10T13:55:{began}.000Z\",\"Duration\":{took}000000,\"ClientHost\":\"192.0.2.1\",\"RequestMethod\":\"GET\",\"RequestPath\":\"/\"}}\n"
+        )
+    };
+    let mapped = ["--times", "start", "--field", "time=start_time", "--field", "duration_ms=duration"];
+    for (log, flags) in [
+        (requests.map(envoy).concat(), &mapped[..]),
+        (requests.map(traefik).concat(), &mapped[..2]),
+        (requests.map(traefik).concat(), &[]),
+    ] {
+        folder.write("access.log", log);
+        let report = report(&folder, &[flags, &["--decisions", "d.csv", "access.log"]].concat());
+        assert_eq!((&report["rules"]["denied"], &report["out_of_order"]), (&0.into(), &0.into()), "{flags:?}");
+        let times: Vec<String> = folder.rows("d.csv").iter().map(|row| row["time"].clone()).collect();
+        assert_eq!(times, [36, 38, 40].map(|second| format!("2000-10-10T13:55:{second}Z")), "{flags:?}");
+    }
+}
+
+#[test]
 fn a_sum_of_response_headers_is_charged_and_one_with_a_body_field_stays_reserved() {
     let folder = Folder::new();
     let denied_and_notes = |sum: &str| {

@@ -81,7 +81,8 @@ fn lines_of_traefik_tell_in_nanoseconds_how_long_a_request_took() {
     // its `time` is a whole second, but it tells the beginning exactly
     let line = line.replace('}', ",\"StartUTC\":\"2000-10-10T20:55:35.750000001Z\"}");
     let record = read_with(&line, &[]).unwrap();
-    assert_eq!((record.logged.get(), record.within_second), (971_211_335_751_500_001, None));
+    assert_eq!((record.began().get(), record.within_second), (971_211_335_750_000_001, None));
+    assert_eq!(record.ended().get(), 971_211_335_751_500_001);
     let line = line.replace('}', ",\"took\":2}");
     let record = read_with(&line, &["duration=took", "time=time"]).unwrap();
     assert_eq!((record.took, record.logged), (Some(Nanos::from_secs(2)), Nanos::from_secs(971_211_336)));
