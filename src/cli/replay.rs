@@ -225,7 +225,7 @@ fn exit_status(args: &ReplayArgs, played: &CompleteReport, mut errors: impl Writ
         return Ok(ExitCode::SUCCESS);
     }
     let [denied, most] = [denied, most].map(|share| (share * 1e5).round() / 1e3);
-    let is_coarse = played.whole_second_timestamps > 0;
+    let is_coarse = played.whole_second_timestamps + played.out_of_order > 0;
     let at_least = if is_coarse { "at least " } else { "" };
     let whose = match &played.comparison {
         Some(_) if is_coarse => " that the other rules may let pass",

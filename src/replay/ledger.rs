@@ -247,14 +247,18 @@ impl Ledger {
         &self.verdict
     }
 
-    /// Keeps limits whose later windows depend on the times of earlier requests from denying a request that comes after the
-    /// first window of its key.
+    /// Keeps limits from denying a request that is late, and from charging it. Keeps those whose later windows depend on the
+    /// times of earlier requests from denying one that comes after the first window of its key.
     fn pass_uncertain(&mut self, ruleset: &Ruleset, charges: &mut [Charge], arrival: ArrivalSpan) {
         let Some(first_windows) = &mut self.first_windows else { return };
         for charge in charges {
+            if arrival.is_late {
+                charge.enforcement = Enforcement::DRY_RUN;
+            }
             let Some(window) = certain_window(ruleset.limits[charge.limit].rule(&charge.rule)) else { continue };
-            let end =
-                first_windows.entry((charge.limit, charge.key)).or_insert(arrival.earliest.saturating_add(window));
+            let ends = if arrival.is_late { Nanos::ZERO } else { arrival.earliest.saturating_add(window) };
+            let end = first_windows.entry((charge.limit, charge.key)).or_insert(ends);
+            *end = ends.min(*end);
             charge.enforcement.enforces &= arrival.latest < *end;
         }
     }

@@ -72,11 +72,13 @@ pub struct Player<W: Write> {
 impl SecondPlacement {
     /// The arrival of a request that is placed `at` this time.
     fn arrival(self, at: Nanos, record: &Record<'_>) -> ArrivalSpan {
-        match record.within_second.filter(|_| self == Self::Best) {
-            None => ArrivalSpan::at(at),
+        let is_late = record.is_late(at);
+        match record.within_second.filter(|_| self == Self::Best && !is_late) {
+            None => ArrivalSpan { earliest: at, latest: at, is_late },
             Some(within) => {
                 let begins = at.saturating_sub(within);
-                ArrivalSpan { earliest: begins, latest: begins.saturating_add(Nanos::new(Nanos::SECOND.get() - 1)) }
+                let latest = begins.saturating_add(Nanos::new(Nanos::SECOND.get() - 1));
+                ArrivalSpan { earliest: begins, latest, is_late }
             }
         }
     }

@@ -119,7 +119,7 @@ impl Queue {
     fn take<E>(
         &mut self,
         spot: LogPosition,
-        record: Record<'_>,
+        mut record: Record<'_>,
         each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let is_over = self.spread.is_over(record.logged);
@@ -128,7 +128,10 @@ impl Queue {
         }
         match self.spread.should_buffer(&record) {
             true => self.spread.push(spot, record),
-            false => self.reorder.take(spot, record, each)?,
+            false => {
+                SecondBuffer::place(spot, &mut record);
+                self.reorder.take(spot, record, each)?;
+            }
         }
         Ok(())
     }

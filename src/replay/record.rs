@@ -41,6 +41,8 @@ pub struct ArrivalSpan {
     pub earliest: Nanos,
     /// The last possible time.
     pub latest: Nanos,
+    /// Whether the request came before that: it is out of order, and played at the time of the one before.
+    pub is_late: bool,
 }
 
 /// The fields of one line. A field that the line does not have is `None`.
@@ -52,6 +54,8 @@ pub struct Record<'l> {
     pub is_start: bool,
     /// How far into its second the request is placed, if its timestamp is a whole second.
     pub within_second: Option<Nanos>,
+    /// Whether `logged` was moved to a later second, because that one had begun in the log.
+    pub is_moved: bool,
     /// How long the request took.
     pub took: Option<Nanos>,
     /// How long the gateway delayed the request; a part of `took`.
@@ -95,6 +99,11 @@ impl Record<'_> {
         self.logged.saturating_sub(took)
     }
 
+    /// Whether the request is played later than it began, if it is played at this time.
+    pub(super) fn is_late(&self, at: Nanos) -> bool {
+        self.is_moved || self.began() < at
+    }
+
     /// When the request ended and the server wrote the line, as far as the line tells.
     pub(super) fn ended(&self) -> Nanos {
         self.began().saturating_add(self.took.unwrap_or_default())
@@ -111,12 +120,13 @@ impl Record<'_> {
         fn values(values: Vec<(usize, Cow<'_, str>)>) -> Vec<(usize, Cow<'static, str>)> {
             values.into_iter().map(|(position, value)| (position, Cow::Owned(value.into_owned()))).collect()
         }
-        let Self { logged, is_start, within_second, took, waited, status, .. } = self;
+        let Self { logged, is_start, within_second, is_moved, took, waited, status, .. } = self;
         let Self { request_bytes, response_bytes, was_exempt, .. } = self;
         Record {
             logged,
             is_start,
             within_second,
+            is_moved,
             took,
             waited,
             status,
@@ -182,12 +192,7 @@ pub enum Unreadable {
 // === impl ArrivalSpan ===
 
 impl ArrivalSpan {
-    /// An exactly known time.
-    pub const fn at(time: Nanos) -> Self {
-        Self { earliest: time, latest: time }
-    }
-
-    /// Whether the line tells the time exactly.
+    /// Whether the request is played at one time only.
     pub fn is_exact(self) -> bool {
         self.earliest == self.latest
     }

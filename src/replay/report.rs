@@ -180,7 +180,7 @@ impl CompleteReport {
             to: lines.times.map(|(_, last)| last),
             out_of_order: disorder.late,
             whole_second_timestamps: lines.whole_seconds,
-            denied_at_least: best.map(|best| match lines.whole_seconds {
+            denied_at_least: best.map(|best| match lines.whole_seconds + disorder.late {
                 0 => player.denied(),
                 _ => best.denied().min(player.denied()),
             }),

@@ -11,6 +11,9 @@ use crate::units::Nanos;
 
 const SECOND: u64 = Nanos::SECOND.get();
 
+/// The golden section of a second: its multiples fill a second evenly.
+const GOLDEN: u64 = 618_033_989;
+
 /// The lines of one second.
 #[derive(Default)]
 pub(super) struct SecondBuffer {
@@ -31,7 +34,7 @@ impl SecondBuffer {
         self.lines.is_empty()
     }
 
-    /// Counts the lines that came after a later second had begun. They are spread over the later second.
+    /// Counts the lines that were moved to a later second.
     pub(super) const fn disorder(&self) -> ReorderStats {
         self.disorder
     }
@@ -49,13 +52,21 @@ impl SecondBuffer {
     /// Whether a line is to be held back until its second is over.
     pub(super) fn should_buffer(&self, record: &Record<'_>) -> bool {
         match record.within_second {
-            // the reorder buffer puts lines that tell a duration in order by when their requests began
-            Some(_) => self.is_empty() || record.logged >= self.second || record.took.is_none(),
+            // the reorder buffer puts lines in order that tell when their requests began
+            Some(_) => self.is_empty() || record.logged >= self.second || !(record.is_start || record.took.is_some()),
             None => !self.is_empty(),
         }
     }
 
-    /// Holds back a line.
+    /// Places a line that is not held back in its second: not where others of that second are.
+    pub(super) fn place(spot: LogPosition, record: &mut Record<'_>) {
+        if let Some(within_second) = &mut record.within_second {
+            *within_second = Nanos::new(spot.line.wrapping_mul(GOLDEN) % SECOND);
+            record.logged = record.logged.saturating_add(*within_second);
+        }
+    }
+
+    /// Holds back a line. One that came after a later second had begun is moved to that second.
     pub(super) fn push(&mut self, spot: LogPosition, record: Record<'_>) {
         if self.is_empty() && self.second != record.logged {
             let begins = record.logged.get() - record.logged.get() % SECOND;
@@ -65,7 +76,7 @@ impl SecondBuffer {
         if record.within_second.is_some() {
             if record.logged < self.second {
                 self.disorder.add(self.second.saturating_sub(record.logged));
-                record.logged = self.second;
+                (record.logged, record.is_moved) = (self.second, true);
             }
             if self.counts.len() <= spot.log {
                 self.counts.resize(spot.log + 1, 0);

@@ -151,6 +151,25 @@ fn windows_that_start_with_requests_deny_for_certain_until_the_first_one_ends() 
 }
 
 #[test]
+fn a_request_out_of_order_makes_no_denial_certain() {
+    let folder = folder("algorithm: gcra, rate: 1/s, burst: 1");
+    let requests = [(38 * SECOND, 1), (35 * SECOND, 1), (40 * SECOND, 1)];
+    for log in [combined(&requests), json_lines(&requests, false), json_lines(&requests, true)] {
+        folder.write("access.log", log);
+        let (output, report) = replay(&folder, &["--fail-if-denied", "0%"]);
+        assert_eq!((&report["rules"]["denied"], &report["out_of_order"]), (&json!(1), &json!(1)));
+        assert_eq!((output.status.code(), &report["denied_at_least"]), (Some(0), &json!(0)));
+        let (_, report) = replay(&folder, &["--times", "start"]);
+        assert_eq!((&report["rules"]["denied"], &report["out_of_order"]), (&json!(0), &json!(0)));
+    }
+    // what a late request takes is not certain either
+    let folder = self::folder("algorithm: gcra, rate: 1/4s, burst: 2");
+    folder.write("access.log", combined(&[(38 * SECOND, 1), (35 * SECOND, 1), (39 * SECOND, 1)]));
+    let (_, report) = replay(&folder, &["--fail-if-denied", "0%"]);
+    assert_eq!((&report["rules"]["denied"], &report["denied_at_least"]), (&json!(1), &json!(0)));
+}
+
+#[test]
 fn logs_of_several_servers_are_spread_side_by_side() {
     let folder = folder("algorithm: gcra, rate: 10/s, burst: 2");
     let requests = paced(30, SECOND / 10, 0, 1);
