@@ -1,12 +1,13 @@
 //! Charges the requests of a log on the log's time, and settles their charges when they end.
 
 use std::collections::{BTreeMap, HashMap};
+use std::slice;
 
 use http::HeaderName;
 
 use super::record::{ArrivalSpan, Record};
-use crate::algorithm::{AlgorithmName, Completion, Denial, Rule};
-use crate::charge::{Charge, Enforcement};
+use crate::algorithm::{AlgorithmName, Completion, Decision, Denial, Rule};
+use crate::charge::{AllCharged, Charge, Enforcement};
 use crate::gateway::active_config::limit_specs;
 use crate::gateway::cost_meter::Corrections;
 use crate::gateway::queue::{self, Queue, QueuePlace};
@@ -111,7 +112,7 @@ impl Ledger {
     }
 
     /// The first time within its `arrival` at which a request is admitted; if there is none, a time at which it is denied.
-    /// Charges nothing.
+    /// Charges nothing. The verdict is that at this time.
     fn admitted_at(&mut self, ruleset: &Ruleset, charges: &[Charge], arrival: ArrivalSpan) -> Nanos {
         let asked = |charge: &Charge| Charge {
             enforcement: Enforcement { consumes: false, counts_denied: false, ..charge.enforcement },
@@ -119,10 +120,11 @@ impl Ledger {
         };
         let mut asked: Vec<Charge> = charges.iter().map(asked).collect();
         let mut now = arrival.earliest;
-        while now < arrival.latest {
+        loop {
             let charged = charge_local(&self.store, &self.binding, &mut asked, now);
             self.verdict.set(ruleset, &asked, &charged);
             let next = match self.verdict.outcome {
+                _ if now >= arrival.latest => break,
                 Outcome::Admit { wait: Nanos::ZERO } | Outcome::Deny(Denial::Never { .. }) => break,
                 Outcome::Admit { .. } => match queue::enter_all(&self.queues, &self.verdict, now) {
                     Ok(_) => break,
@@ -177,8 +179,12 @@ impl Ledger {
         record: &Record<'_>,
         facts: &Facts<'_>,
         charges: &mut [Charge],
-        now: Nanos,
+        arrival: ArrivalSpan,
     ) -> &Verdict {
+        if self.first_windows.is_some() {
+            return self.charge_for_certain(ruleset, charges, arrival);
+        }
+        let now = arrival.earliest;
         let charged = charge_local(&self.store, &self.binding, charges, now);
         self.verdict.set(ruleset, charges, &charged);
         self.charge_candidate(ruleset, charges, now);
@@ -228,7 +234,9 @@ impl Ledger {
         charges: &mut [Charge],
         arrival: ArrivalSpan,
     ) -> &Verdict {
-        self.pass_uncertain(ruleset, charges, arrival);
+        if self.first_windows.is_some() {
+            return self.charge_for_certain(ruleset, charges, arrival);
+        }
         let now = match arrival.is_exact() {
             true => arrival.earliest,
             false => self.admitted_at(ruleset, charges, arrival),
@@ -247,19 +255,39 @@ impl Ledger {
         &self.verdict
     }
 
-    /// Keeps limits from denying a request that is late, and from charging it. Keeps those whose later windows depend on the
-    /// times of earlier requests from denying one that comes after the first window of its key.
-    fn pass_uncertain(&mut self, ruleset: &Ruleset, charges: &mut [Charge], arrival: ArrivalSpan) {
-        let Some(first_windows) = &mut self.first_windows else { return };
-        for charge in charges {
-            if arrival.is_late {
-                charge.enforcement = Enforcement::DRY_RUN;
+    /// Charges a request under each of its limits as if that were its only one, and at its own best time. Whenever the
+    /// requests came, the limit or others in its place deny at least as many.
+    fn charge_for_certain(&mut self, ruleset: &Ruleset, charges: &mut [Charge], arrival: ArrivalSpan) -> &Verdict {
+        let mut all = AllCharged::new();
+        for charge in &mut *charges {
+            self.pass_uncertain(ruleset, charge, arrival);
+            let now = self.admitted_at(ruleset, slice::from_ref(charge), arrival);
+            charge.enforcement.consumes &= !self.verdict.is_denied();
+            all.extend(charge_local(&self.store, &self.binding, slice::from_mut(charge), now));
+            if let (false, Some(uncertain)) = (charge.enforcement.enforces, all.last_mut()) {
+                uncertain.decision = Decision::ADMIT;
             }
-            let Some(window) = certain_window(ruleset.limits[charge.limit].rule(&charge.rule)) else { continue };
+        }
+        self.verdict.set(ruleset, charges, &all);
+        &self.verdict
+    }
+
+    /// Keeps a limit from taking tokens for a request that is late, and where not all requests take the same: others could
+    /// have had these tokens. Keeps limits whose later windows depend on the times of earlier requests from denying one that
+    /// comes after the first window of its key.
+    fn pass_uncertain(&mut self, ruleset: &Ruleset, charge: &mut Charge, arrival: ArrivalSpan) {
+        let limit = &ruleset.limits[charge.limit];
+        let is_same_for_all = matches!(limit.cost, CostRule::Fixed(_)) && limit.is_settled_at_once();
+        let enforcement = &mut charge.enforcement;
+        enforcement.enforces &= !arrival.is_late;
+        enforcement.consumes &= !arrival.is_late && is_same_for_all;
+        enforcement.counts_denied = false;
+        if let (Some(window), Some(first_windows)) = (certain_window(limit.rule(&charge.rule)), &mut self.first_windows)
+        {
             let ends = if arrival.is_late { Nanos::ZERO } else { arrival.earliest.saturating_add(window) };
             let end = first_windows.entry((charge.limit, charge.key)).or_insert(ends);
             *end = ends.min(*end);
-            charge.enforcement.enforces &= arrival.latest < *end;
+            enforcement.enforces &= arrival.latest < *end;
         }
     }
 

@@ -117,7 +117,7 @@ fn of_side(side: &RulesetRun) -> Vec<String> {
     let mut notes = missing_input_notes(side);
     let (replayer, ruleset) = (&side.replayer, &side.replayer.rules().ruleset);
     for limit in ruleset.limits.iter().filter(|limit| limit.mode != Mode::Sticky) {
-        notes.push(format!("limit `{}` is shared by nodes: it is decided here as if in one place", limit.name));
+        notes.push(format!("limit `{}` is shared by gateways: it is decided here as if in one place", limit.name));
     }
     for limit in &ruleset.limits {
         let name = &limit.name;

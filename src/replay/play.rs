@@ -21,8 +21,7 @@ const TOO_MANY: u16 = 429;
 pub enum SecondPlacement {
     /// The time that results when the requests of a second are spread evenly over it.
     Spread,
-    /// The first time in the second at which the limits admit the request. With [`Replayer::only_certain`], a request that
-    /// is denied all the same is denied for certain.
+    /// The first time in the second at which the limits admit the request, for [`Replayer::only_certain`].
     Best,
 }
 
@@ -76,9 +75,13 @@ impl SecondPlacement {
         match record.within_second.filter(|_| self == Self::Best && !is_late) {
             None => ArrivalSpan { earliest: at, latest: at, is_late },
             Some(within) => {
-                let begins = at.saturating_sub(within);
-                let latest = begins.saturating_add(Nanos::new(Nanos::SECOND.get() - 1));
-                ArrivalSpan { earliest: begins, latest, is_late }
+                let most = Nanos::new(Nanos::SECOND.get() - 1);
+                let (before, after) = match record.took {
+                    None => (within, most.saturating_sub(within)),
+                    // requests that took different times may have come in another order: the span is that of any place
+                    Some(_) => (most, most),
+                };
+                ArrivalSpan { earliest: at.saturating_sub(before), latest: at.saturating_add(after), is_late }
             }
         }
     }
@@ -91,15 +94,23 @@ impl RulesetRun {
         Self { name, replayer, tally }
     }
 
-    /// Decides a request and counts the decision. Returns a summary if one `is_wanted`.
-    fn play(&mut self, arrival: ArrivalSpan, record: &Record<'_>, is_wanted: bool) -> Option<DecisionSummary> {
+    /// Decides a request and counts the decision, if it `counts`. Returns a summary if one `is_wanted`.
+    fn play(
+        &mut self,
+        arrival: ArrivalSpan,
+        record: &Record<'_>,
+        counts: bool,
+        is_wanted: bool,
+    ) -> Option<DecisionSummary> {
         let Self { replayer, tally, .. } = self;
         replayer.decide(arrival, record, |decided, ruleset| {
             let summary = match decided.refused {
                 Some(_) => ("refused", None, Nanos::ZERO),
                 None => decided.verdict.summary(ruleset, decided.bypassed),
             };
-            tally.add(ruleset, decided, summary.0);
+            if counts {
+                tally.add(ruleset, decided, summary.0);
+            }
             is_wanted.then(|| DecisionSummary::of(decided, summary))
         })
     }
@@ -118,12 +129,31 @@ impl<W: Write> Player<W> {
         Self { side, against: against.map(|side| (side, Comparison::default())), within, decisions, lines }
     }
 
-    /// How many requests are denied; in a comparison, how many the rules to try deny and the other rules do not.
+    /// How many requests are denied (with `SecondPlacement::Best` for certain); in a comparison, how many the rules to try
+    /// deny and the other rules do not.
     pub fn denied(&self) -> u64 {
         match &self.against {
+            _ if self.within == SecondPlacement::Best => self.denied_for_certain(),
             Some((_, comparison)) => comparison.cells.only_first,
             None => self.side.tally.all.denied,
         }
+    }
+
+    /// The denials of each limit, and only the most where limits share a route: they may deny the same requests.
+    fn denied_for_certain(&self) -> u64 {
+        let ruleset = &self.side.replayer.rules().ruleset;
+        let mut groups: Vec<usize> = (0..ruleset.limits.len()).collect();
+        for neighbours in ruleset.matcher.routes().iter().flat_map(|route| route.limits.windows(2)) {
+            let (one, other) = (groups[neighbours[0].0], groups[neighbours[1].0]);
+            groups.iter_mut().filter(|group| **group == other).for_each(|group| *group = one);
+        }
+        let mut most = vec![0; groups.len()];
+        for (group, (limit, tally)) in groups.into_iter().zip(ruleset.limits.iter().zip(&self.side.tally.limits)) {
+            if limit.enforces() {
+                most[group] = tally.plans.iter().map(|plan| plan.denied).sum::<u64>().max(most[group]);
+            }
+        }
+        most.into_iter().sum()
     }
 
     /// Plays one line.
@@ -153,12 +183,12 @@ impl<W: Write> Player<W> {
         }
         let is_wanted = self.decisions.is_some() || self.against.is_some();
         let arrival = self.within.arrival(at, record);
-        let Some(summary) = self.side.play(arrival, record, is_wanted) else { return Ok(()) };
-        let other = self.against.as_mut().and_then(|(side, comparison)| {
-            let other = side.play(arrival, record, is_wanted)?;
-            comparison.add(spot, at, &summary, &other);
-            Some(other)
-        });
+        let other = self.against.as_mut().and_then(|(side, _)| side.play(arrival, record, true, is_wanted));
+        let counts = self.within == SecondPlacement::Spread || other.as_ref().is_none_or(|other| !other.denied);
+        let Some(summary) = self.side.play(arrival, record, counts, is_wanted) else { return Ok(()) };
+        if let (Some((_, comparison)), Some(other)) = (&mut self.against, &other) {
+            comparison.add(spot, at, &summary, other);
+        }
         if let Some(decisions) = &mut self.decisions {
             let ruleset = &self.side.replayer.rules().ruleset;
             let against = self.against.as_ref().map(|(side, _)| &side.replayer.rules().ruleset).zip(other.as_ref());

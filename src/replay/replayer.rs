@@ -141,7 +141,8 @@ impl Replayer {
         Self { names: wanted.headers.clone(), headers: Fields::default(), host: Host::default(), charger, rules }
     }
 
-    /// The same replayer, which denies only requests that are denied for certain whenever the requests came in their spans.
+    /// The same replayer, in which each limit decides by itself, and denies no more requests than it does, or other limits
+    /// do in its place, whenever the requests came in their spans.
     #[must_use]
     pub fn only_certain(mut self) -> Self {
         self.charger.ledger.deny_only_for_certain();
@@ -327,16 +328,15 @@ impl RequestCharger {
         &ReplayedRequest { record, arrival, facts, .. }: &ReplayedRequest<'_>,
         caller: &Result<Caller, &'static str>,
     ) -> Result<bool, Answer> {
-        let at = arrival.earliest;
         let is_refused = caller.as_ref().err().is_some_and(|cause| *cause != USAGE);
         if !is_refused && (caller.is_err() || !was_unidentified(record)) {
             return Ok(false);
         }
         self.charges = Caller::early_charges(ruleset, route, facts, &self.hashers)?;
-        if self.charges.is_empty() || !(is_refused || self.ledger.would_deny(&self.charges, at)) {
+        if self.charges.is_empty() || !(is_refused || self.ledger.would_deny(&self.charges, arrival.earliest)) {
             return Ok(false);
         }
-        Ok(self.ledger.charge_early(ruleset, record, facts, &mut self.charges, at).is_denied())
+        Ok(self.ledger.charge_early(ruleset, record, facts, &mut self.charges, arrival).is_denied())
     }
 }
 

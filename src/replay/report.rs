@@ -38,8 +38,8 @@ pub struct CompleteReport {
     pub out_of_order: u64,
     /// The number of lines whose timestamps are whole seconds.
     pub whole_second_timestamps: u64,
-    /// How many requests are denied at every possible time in their second, with `--fail-if-denied`; in a comparison, how
-    /// many of these the other rules may let pass.
+    /// How many requests are denied for certain, at whatever times in their seconds they came, with `--fail-if-denied`; in a
+    /// comparison, how many of these the other rules may let pass.
     pub denied_at_least: Option<u64>,
     /// The number of lines whose status is 429.
     pub answered_429: u64,

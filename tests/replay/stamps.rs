@@ -170,6 +170,76 @@ fn a_request_out_of_order_makes_no_denial_certain() {
 }
 
 #[test]
+fn no_fewer_requests_are_denied_at_any_times_than_for_certain() {
+    let mut random = StdRng::seed_from_u64(crate::support::seed());
+    let key = "key: client_address, algorithm";
+    for (limits, is_certain) in [
+        (vec![format!("{key}: sliding_log, limit: 1, window: 1500ms, count_denied: true")], true),
+        (vec![format!("{key}: exponential, limit: 3, period: 2s, policy: strict")], true),
+        (vec![format!("{key}: token_bucket, rate: 2/s, burst: 2, charge: {{ denied: true }}")], true),
+        (vec![format!("{key}: gcra, rate: 10/s, burst: 10, cost: {{ by_method: {{ GET: 1, POST: 10 }} }}")], false),
+        (vec![format!("{key}: fixed_window, limit: 2, window: 700ms")], true),
+        (vec![format!("{key}: quota_reset, limit: 3, window: 3s")], true),
+        (vec![format!("{key}: concurrency, limit: 1")], false),
+        (
+            vec![
+                format!("{key}: gcra, rate: 1/2s, burst: 2"),
+                "key: all, algorithm: gcra, rate: 3/s, burst: 1".to_owned(),
+                "key: method, algorithm: sliding_log, limit: 4, window: 3s".to_owned(),
+            ],
+            true,
+        ),
+    ] {
+        let names = ["one", "two", "three"];
+        let limits: Vec<String> =
+            limits.iter().zip(names).map(|(limit, name)| format!("{name}: {{ {limit} }}")).collect();
+        let folder = Folder::new();
+        folder.write(
+            "tollgate.yaml",
+            format!(
+                "listeners: [{{ address: \"127.0.0.1:1\" }}]
+upstreams: {{ origin: {{ nodes: [\"127.0.0.1:2\"] }} }}
+limits: {{ {} }}
+routes: [{{ name: all, upstream: origin, limits: [{}] }}]
+",
+                limits.join(", "),
+                names[..limits.len()].join(", ")
+            ),
+        );
+        let mut for_certain = 0;
+        for (count, with_duration) in [(20, false), (90, false), (20, true), (90, true)] {
+            let mut requests: Vec<(u64, u8)> =
+                (0..count).map(|_| (random.random_range(0..8), random.random_range(1..4))).collect();
+            requests.sort_by_key(|(second, _)| *second);
+            let details = requests.iter().map(|(_, from)| {
+                let duration = match with_duration {
+                    true => format!(",\"duration\":0.{:03}", random.random_range(0..900)),
+                    false => String::new(),
+                };
+                let method = ["GET", "POST"][random.random_range(0..2)];
+                format!("\"client\":\"192.0.2.{from}\",\"method\":\"{method}\",\"path\":\"/\"{duration}")
+            });
+            let details: Vec<String> = details.collect();
+            let line = |(at, details): (String, &String)| format!("{{\"time\":\"{at}\",{details}}}\n");
+            let seconds = requests.iter().map(|(second, _)| START + second);
+            let coarse = seconds.clone().map(|second| second.to_string()).zip(&details);
+            folder.write("access.log", coarse.map(line).collect::<String>());
+            let at_least = replay(&folder, &["--fail-if-denied", "100%"]).1["denied_at_least"].as_u64().unwrap();
+            for_certain += at_least;
+            for _ in 0..4 {
+                let exact = seconds.clone().map(|second| format!("{second}.{:09}", random.random_range(0..SECOND)));
+                let mut exact: Vec<(String, &String)> = exact.zip(&details).collect();
+                exact.sort_unstable();
+                folder.write("access.log", exact.into_iter().map(line).collect::<String>());
+                let denied = replay(&folder, &[]).1["rules"]["denied"].as_u64().unwrap();
+                assert!(denied >= at_least, "{limits:?}: {denied} of at least {at_least}");
+            }
+        }
+        assert_eq!(for_certain > 0, is_certain, "{limits:?}");
+    }
+}
+
+#[test]
 fn logs_of_several_servers_are_spread_side_by_side() {
     let folder = folder("algorithm: gcra, rate: 10/s, burst: 2");
     let requests = paced(30, SECOND / 10, 0, 1);
