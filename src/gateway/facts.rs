@@ -199,7 +199,7 @@ pub fn path_and_query<'t>(
 }
 
 /// The usual port, the authority and the rest of a target that is a whole URL.
-fn absolute_form(raw: &str) -> Option<(u16, &str, &str)> {
+pub fn absolute_form(raw: &str) -> Option<(u16, &str, &str)> {
     let (scheme, rest) = raw.split_once("://")?;
     let usual_port = match scheme {
         _ if scheme.eq_ignore_ascii_case("http") => 80,

@@ -421,7 +421,11 @@ fn target_of<'r>(
 impl Host {
     /// The canonical host of a request; `None` if it is no host name.
     fn of(&mut self, record: &Record<'_>, default: &str) -> Option<&str> {
-        let raw = record.host.as_deref().unwrap_or(default.as_bytes());
+        let in_target = || {
+            let target = record.target.as_deref().filter(|target| !target.starts_with(b"/"))?;
+            facts::absolute_form(str::from_utf8(target).ok()?).map(|(_, authority, _)| authority.as_bytes())
+        };
+        let raw = record.host.as_deref().or_else(in_target).unwrap_or(default.as_bytes());
         if raw.is_empty() {
             return Some("");
         }

@@ -180,6 +180,20 @@ fn a_sum_of_response_headers_is_charged_and_one_with_a_body_field_stays_reserved
 }
 
 #[test]
+fn a_target_that_is_a_whole_url_tells_the_host() {
+    let folder = folder();
+    folder.write("tollgate.yaml", CONFIG.replace("match: { path: /free }", "match: { hosts: [x.example] }"));
+    let line = |target: &str| format!("192.0.2.1 - - [10/Oct/2000:13:00:00 +0000] \"GET {target} HTTP/1.1\" 200 1\n");
+    folder.write(
+        "access.log",
+        ["http://X.example:8080/a", "https://y.example/?b", "/c", "http://a..b/"].map(line).concat(),
+    );
+    folder.replayed(&[&REPLAY[..], &["--host", "x.example", "--decisions", "d.csv", "access.log"]].concat());
+    let routes: Vec<String> = folder.rows("d.csv").iter().map(|row| row["route"].clone()).collect();
+    assert_eq!(routes, ["free", "all", "free", ""]);
+}
+
+#[test]
 fn a_body_over_the_bound_of_its_route_is_refused_before_any_charge() {
     let folder = folder();
     folder.write("tollgate.yaml", CONFIG.replace("name: all,", "name: all, max_request_body: 1KiB,"));
