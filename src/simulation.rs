@@ -7,7 +7,7 @@
 
 use std::io;
 
-use crate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Rule, Value};
+use crate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Policy, Rule, Value};
 use crate::units::{Cost, Nanos, Rate};
 
 pub mod arrivals;
@@ -64,8 +64,13 @@ impl SimulatedLimit {
 
     /// The rate that `rule`, built from this subject, allows in the long run: its `rate`, or else its quota per window.
     pub fn long_run_rate(&self, rule: &Rule) -> Option<Rate> {
-        let policy = rule.policy();
+        let policy = self.policy(rule);
         self.rate().or_else(|| Rate::new(policy.quota, policy.window?))
+    }
+
+    /// The policy of `rule`, built from this subject, in the long run: a `rate` is the same whatever requests have to leave.
+    fn policy(&self, rule: &Rule) -> Policy {
+        rule.policy().above(if self.rate().is_some() { 0 } else { self.floor })
     }
 
     /// [`SimulatedLimit::rule`], with a unit for states that divides the unit of `old`, or as much of it as fits: states carry

@@ -320,6 +320,12 @@ macro_rules! define_rule {
                 }
             }
 
+            /// The same for requests that have to leave `floor` tokens for others.
+            pub fn describe_above(&self, floor: Cost) -> String {
+                let leaves = if floor > 0 { format!("; leaves {floor} to requests of other plans") } else { String::new() };
+                self.describe() + &leaves
+            }
+
             /// The parameters, if their type is `C`.
             pub fn core<C: Core>(&self) -> Option<&C> {
                 let core: &dyn Any = match self {

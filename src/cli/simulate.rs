@@ -125,7 +125,7 @@ fn column(run: &Run) -> Column {
     let (subject, rule) = (run.subject(), run.rule());
     Column {
         title: format!("{} ({})", subject.name, subject.algorithm.as_str()),
-        words: rule.describe(),
+        words: rule.describe_above(subject.floor),
         rate: subject.long_run_rate(rule).map(Rate::per_second),
         series: Series::default(),
     }

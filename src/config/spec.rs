@@ -2,7 +2,8 @@
 
 use crate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Rule};
 use crate::charge::Mode;
-use crate::units::Nanos;
+use crate::ruleset::{PlanId, limit};
+use crate::units::{Cost, Nanos};
 
 /// A limit as the configuration writes it, from which a simulation starts.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +55,12 @@ impl LimitSpec {
             PlanSpec::Arguments(arguments) => Some(arguments),
         });
         std::iter::once(&self.base).chain(plans)
+    }
+
+    /// How many tokens requests of `plan`, one of `plans`, have to leave for others under `rule`.
+    pub fn floor(&self, rule: &Rule, plan: Option<&str>, plans: &[String]) -> Cost {
+        let plan = plans.iter().position(|known| Some(known.as_str()) == plan).map(PlanId);
+        limit::floor(rule, &self.priority, plan)
     }
 
     /// The rule for `plan`; `None` if the plan is unlimited.

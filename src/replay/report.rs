@@ -224,10 +224,11 @@ impl LimitReport {
         let plans = tally.plans.iter().enumerate().filter(|(_, count)| count.offered > 0);
         let plans = plans.map(|(position, count)| {
             let plan = position.checked_sub(1);
-            let terms = plan.map_or(limit.without_plan, |plan| Some(limit.terms(Some(PlanId(plan)))));
-            // requests that are denied before their plans are known, and charges of programs
-            let of_any_plan = || limit.rules.iter().map(Rule::describe).collect::<Vec<_>>().join("; ");
-            let words = terms.map_or_else(of_any_plan, |terms| limit.describe(terms));
+            let words = match limit.without_plan {
+                // requests that are denied before their plans are known, and charges of programs
+                None if plan.is_none() => limit.rules.iter().map(Rule::describe).collect::<Vec<_>>().join("; "),
+                _ => limit.describe(plan.map(PlanId)),
+            };
             let plan = plan.and_then(|plan| ruleset.plans.get(plan)).cloned();
             PlanReport { plan, words, line: count.clone() }
         });

@@ -34,8 +34,7 @@ impl LimitTerms {
     /// The parameters `rule` for requests that have to leave `floor` tokens for others.
     pub fn of(rule: &Rule, floor: Cost) -> Self {
         let Policy { quota, window } = rule.policy().above(floor);
-        let leaves = if floor > 0 { format!("; leaves {floor} to requests of other plans") } else { String::new() };
-        Self { words: rule.describe() + &leaves, quota, window }
+        Self { words: rule.describe_above(floor), quota, window }
     }
 }
 
@@ -68,8 +67,7 @@ impl Ruleset {
             limit.shadow.then(|| line("shadow", "counts and reports what it would do, and never does it".to_owned()));
         let hidden = (limit.hidden && limit.acts()).then(|| line("hidden", "no answer names it".to_owned()));
         let shared = sharing(limit.mode).map(|words| line("shared", words));
-        let priority = limit.priority(&self.plans).map(|words| line("priority", words));
-        [over, bans, warns, priority, cost, charged, share, shadow, hidden, shared].into_iter().flatten().collect()
+        [over, bans, warns, cost, charged, share, shadow, hidden, shared].into_iter().flatten().collect()
     }
 
     /// The treatment of requests over `limit`; `None` for the usual denial.
@@ -113,19 +111,15 @@ impl Key {
 }
 
 impl Limit {
-    /// The parameters under `terms`.
-    pub fn describe(&self, terms: PlanTerms) -> String {
-        match terms {
+    /// The parameters for `plan`.
+    pub fn describe(&self, plan: Option<PlanId>) -> String {
+        match self.terms(plan) {
             PlanTerms::Unlimited => UNLIMITED.to_owned(),
-            PlanTerms::Rule(index) => self.rules.get(index).map(Rule::describe).unwrap_or_default(),
+            PlanTerms::Rule(index) => {
+                let rule = self.rules.get(index);
+                rule.map(|rule| rule.describe_above(self.floor(plan, rule))).unwrap_or_default()
+            }
         }
-    }
-
-    /// The plans (`plans` are their names) that may use only a part of the limit's room, with that part; `None` if none.
-    pub fn priority(&self, plans: &[String]) -> Option<String> {
-        let bounded = plans.iter().zip(&self.priority).filter(|(_, percent)| **percent < 100);
-        let bounded: Vec<String> = bounded.map(|(plan, percent)| format!("{plan} up to {percent} %")).collect();
-        (!bounded.is_empty()).then(|| format!("{} of the room, other plans all of it", bounded.join(", ")))
     }
 
     /// The marks from which on the limit warns clients; `None` if it never does.
@@ -140,9 +134,8 @@ impl Limit {
 
 /// The parameters for each plan, and for requests without one.
 fn terms(limit: &Limit, plans: &[String]) -> Vec<DescriptionLine> {
-    let named =
-        plans.iter().enumerate().map(|(index, plan)| (plan.clone(), limit.describe(limit.terms(Some(PlanId(index))))));
-    named.chain(limit.without_plan.map(|terms| (planless(plans).to_owned(), limit.describe(terms)))).collect()
+    let named = plans.iter().enumerate().map(|(index, plan)| (plan.clone(), limit.describe(Some(PlanId(index)))));
+    named.chain(limit.without_plan.map(|_| (planless(plans).to_owned(), limit.describe(None)))).collect()
 }
 
 /// The name for requests without a plan, where the configuration has these `plans`.

@@ -106,7 +106,7 @@ impl TokenTally {
         let report = LimitReport {
             name: subject.name.clone(),
             algorithm: subject.algorithm.as_str(),
-            words: rule.describe(),
+            words: rule.describe_above(subject.floor),
             offered: 0,
             offered_tokens: 0,
             admitted: 0,
@@ -122,7 +122,7 @@ impl TokenTally {
             most_waiting: 0,
             abuse: abuse.and_then(|factor| Abuse::of(subject, factor)),
         };
-        let policy = rule.policy();
+        let policy = subject.policy(rule);
         Self {
             window: window.or(policy.window),
             long_run: policy.window.and_then(|window| Rate::new(policy.quota, window)),

@@ -131,7 +131,7 @@ fn plans(before: &Ruleset, after: &Ruleset) -> Vec<ConfigPart> {
     let new =
         after.plans.iter().enumerate().filter(|(_, plan)| !before.plans.contains(plan)).map(|(position, plan)| {
             let limits = after.limits.iter().filter(|limit| limit.candidate_of.is_none());
-            let lines = limits.map(|limit| (limit.name.clone(), limit.describe(limit.terms(Some(PlanId(position))))));
+            let lines = limits.map(|limit| (limit.name.clone(), limit.describe(Some(PlanId(position)))));
             part("plan", plan, "is new", lines.collect())
         });
     let gone = before.plans.iter().filter(|plan| !after.plans.contains(plan));

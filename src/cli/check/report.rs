@@ -173,7 +173,7 @@ impl ConfigPart {
 
     fn of_spec(spec: &LimitSpec, plans: &[String]) -> Self {
         let asks = |plan: Option<&str>| match spec.rule(plan) {
-            Ok(Some(rule)) => Some(rule.describe()),
+            Ok(Some(rule)) => Some(rule.describe_above(spec.floor(&rule, plan, plans))),
             Ok(None) => Some(words::UNLIMITED.to_owned()),
             // the limit does not name the plan, and has no parameters for plans that it does not name
             Err(_) => None,

@@ -1,7 +1,6 @@
 //! The subjects of a simulation, from the limits of a configuration.
 
 use crate::config::{self, LimitSpec, Limits};
-use crate::ruleset::{self, PlanId};
 use crate::simulation::SimulatedLimit;
 
 /// The limit `name` with the parameters of `plan`. `Err` says why it cannot be simulated.
@@ -24,10 +23,7 @@ pub(super) fn subject(limits: &Limits, name: &str, plan: Option<&str>) -> Result
         return Err(format!("limit `{name}` has parameters per plan: choose one with --plan, {known}"));
     }
     let subject = SimulatedLimit::new(name, limit.algorithm, arguments.clone());
-    let floor = subject.rule().map_or(0, |rule| {
-        let plan = limits.plans.iter().position(|known| Some(known.as_str()) == plan).map(PlanId);
-        ruleset::limit::floor(&rule, &limit.priority, plan)
-    });
+    let floor = subject.rule().map_or(0, |rule| limit.floor(&rule, plan, &limits.plans));
     Ok(SimulatedLimit { max_waiting: limit.max_waiting, floor, charges_denied: limit.charges_denied, ..subject })
 }
 

@@ -160,6 +160,10 @@ fn a_plan_leaves_the_tokens_of_others() {
         let rows = run(&format!("floors {plan} --trace - --format csv"), &trace).unwrap();
         assert_eq!(rows.lines().filter(|row| row.starts_with("0,a,1,1,")).count(), admitted, "{plan}: {rows}");
     }
+    let text = run("floors --plan free --rate 2/s --for 10s --format json", "").unwrap();
+    let floors = serde_json::from_str::<serde_json::Value>(&text).unwrap()["limits"][0].take();
+    assert!(floors["words"].as_str().unwrap().ends_with("; leaves 5 to requests of other plans"), "{floors}");
+    assert_eq!((&floors["worst_window"]["allowed"], &floors["abuse"]["admitted"]), (&5.into(), &5.into()));
 }
 
 #[test]
