@@ -113,13 +113,15 @@ impl<'a> ChargeTransaction<'a> {
                 }
             }
         }
-        let denied = failed_closed.is_some() || self.is_denied();
-        if denied {
-            self.give_back();
+        // a request that no limit has denied is not counted as one
+        let is_counted = failed_closed.is_none() && self.is_denied();
+        if is_counted || failed_closed.is_some() {
+            self.give_back(is_counted);
         }
         self.taken.clear();
         let all = self.batch.iter().zip(&self.decisions);
-        let charged = all.map(|(charge, charged)| charged.unwrap_or_else(|| self.not_asked(charge, denied))).collect();
+        let charged = all.map(|(charge, charged)| charged.unwrap_or_else(|| self.not_asked(charge, is_counted)));
+        let charged = charged.collect();
         Receipt { charged, source: self.source, failed_closed }
     }
 
@@ -210,8 +212,7 @@ impl<'a> ChargeTransaction<'a> {
         if !self.is_denied() {
             for position in &group.positions {
                 let (charge, Some(charged)) = (&self.batch[*position], self.decisions[*position]) else { continue };
-                // a limit that counts denied requests keeps the charge
-                if charge.enforcement.takes(charged.decision) && !charge.enforcement.counts_denied {
+                if charge.enforcement.takes(charged.decision) {
                     let full_at = self.now.saturating_add(charged.headroom.until_full);
                     self.taken.push((charge.clone(), full_at));
                 }
@@ -284,16 +285,17 @@ impl<'a> ChargeTransaction<'a> {
         known.filter_map(|(_, charged)| *charged).any(|charged| !charged.decision.is_admitted())
     }
 
-    /// Gives back the charges so far.
-    fn give_back(&self) {
+    /// Gives back the charges so far, except those of limits that count denied requests, if the request `is_counted`.
+    fn give_back(&mut self, is_counted: bool) {
+        self.taken.retain(|(charge, _)| !is_counted || !charge.enforcement.counts_denied);
         self.store.refund(self.binding, &self.taken, self.now);
     }
 
-    /// The result for a limit that was not asked, because another one denied the request.
-    fn not_asked(&self, charge: &Charge, denied: bool) -> Charged {
+    /// The result for a limit that was not asked, because the request is refused without it.
+    fn not_asked(&self, charge: &Charge, is_counted: bool) -> Charged {
         let authority = self.authority(charge);
         let elsewhere = !matches!(authority, Authority::Here);
-        if elsewhere && denied && charge.enforcement.consumes && charge.enforcement.counts_denied {
+        if elsewhere && is_counted && charge.enforcement.consumes && charge.enforcement.counts_denied {
             self.store.debit(self.binding, std::slice::from_ref(charge), self.now);
         }
         let rule = self.binding.local.rule(charge);
@@ -307,7 +309,7 @@ impl<'a> ChargeTransaction<'a> {
 
 impl Drop for ChargeTransaction<'_> {
     fn drop(&mut self) {
-        self.give_back();
+        self.give_back(true);
     }
 }
 

@@ -4,6 +4,7 @@ mod counts;
 mod data;
 mod grants;
 mod histories;
+mod outages;
 mod redis;
 
 use std::sync::Arc;

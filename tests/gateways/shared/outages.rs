@@ -1,0 +1,37 @@
+//! What gateways count of a key before, in and after outages of Redis.
+
+use std::sync::Arc;
+
+use tollgate::algorithm::AlgorithmName;
+use tollgate::charge::{Charge, Enforcement, OnStoreDown, Sharing};
+use tollgate::units::{LimitKey, Nanos};
+
+use super::World;
+use super::redis::{Redis, RedisState};
+use crate::node::{in_an_hour, one};
+use crate::world::ms;
+
+#[test]
+fn a_request_that_is_refused_without_redis_counts_under_no_limit() {
+    let hourly = in_an_hour(AlgorithmName::FixedWindow, 100);
+    let [denying, dividing] =
+        [OnStoreDown::Deny, OnStoreDown::Divide].map(|on_store_down| Sharing { on_store_down, ..Sharing::default() });
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO, Nanos::ZERO]));
+    world.start(0, 7, ms(50), &[(hourly.clone(), dividing), (hourly, denying)]);
+    world.pass(Nanos::SECOND);
+    // the first server, which has the key of the first limit, goes on
+    world.environment.network.serve(1, RedisState::Stopped, world.now);
+    let enforcement = Enforcement { counts_denied: true, ..Enforcement::DEFAULT };
+    for order in [[0, 1], [1, 0]] {
+        let node = Arc::clone(&world.gateway(0).node);
+        let mut batch = order.map(|limit| Charge { enforcement, ..one(limit, LimitKey(2 + limit as u128)) });
+        let receipt = world.run_on(0, async move { node.charge(&mut batch).await });
+        assert_eq!(receipt.failed_closed, Some(order[1]));
+    }
+    world.environment.network.serve(1, RedisState::Up, world.now);
+    world.wait_until_reconciled();
+    world.pass(Nanos::SECOND);
+    let node = Arc::clone(&world.gateway(0).node);
+    let left = world.run_on(0, async move { [node.left(0, LimitKey(2)).await, node.left(1, LimitKey(3)).await] });
+    assert_eq!(left, [100, 100]);
+}
