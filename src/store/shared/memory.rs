@@ -98,7 +98,8 @@ impl StateCache {
 
     /// The number of used tokens of the key of `part` at `now`, as far as this gateway knows.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
-        self.known(part).map_or(0, |known| known.used(part, now))
+        let known = self.0.get(&part.key).filter(|known| known.form.rule().name() == part.rule().name());
+        known.map_or(0, |known| known.used(part, now))
     }
 
     /// The last known state of the key of `part`, if its parameters are the same.
@@ -131,15 +132,19 @@ impl CachedState {
         }
     }
 
-    /// The number of used tokens of the key of `part` at `now`. For a log, the number includes tokens that have left
-    /// its window since.
+    /// The number of used tokens of the key of `part` at `now`, also if the state is of other parameters. For a log, the
+    /// number includes tokens that have left its window since.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         match &self.state {
             KeyState::Log { counted, headroom, .. } => match now.saturating_sub(self.at) < headroom.until_full {
                 true => *counted,
                 false => 0,
             },
-            KeyState::State(state) => part.used_in(state.as_ref(), now),
+            KeyState::State(state) => {
+                let state = state.clone();
+                let state = state.and_then(|state| part.rule().migrate_state(self.form.rule(), state, now));
+                part.used_in(state.as_ref(), now)
+            }
         }
     }
 }

@@ -2,14 +2,45 @@
 
 use std::sync::Arc;
 
-use tollgate::algorithm::AlgorithmName;
-use tollgate::charge::{Charge, Enforcement, OnStoreDown, Sharing};
+use tollgate::algorithm::{AlgorithmName, Value};
+use tollgate::charge::{Charge, Enforcement, OnStoreDown, RuleRef, Sharing};
 use tollgate::units::{LimitKey, Nanos};
 
 use super::World;
 use super::redis::{Redis, RedisState};
-use crate::node::{in_an_hour, one};
+use crate::node::{in_an_hour, one, rule};
 use crate::world::ms;
+
+#[test]
+fn a_key_that_is_spent_stays_spent_when_its_limit_changes_in_an_outage() {
+    let minute = Value::Duration(Nanos::from_secs(60));
+    for (algorithm, other) in [
+        (AlgorithmName::FixedWindow, in_an_hour(AlgorithmName::FixedWindow, 12)),
+        (AlgorithmName::SlidingLog, in_an_hour(AlgorithmName::SlidingLog, 12)),
+        (
+            AlgorithmName::FixedWindow,
+            rule(AlgorithmName::FixedWindow, &[("limit", Value::Whole(12)), ("window", minute)]),
+        ),
+    ] {
+        let sharing = Sharing { on_store_down: OnStoreDown::Local, ..Sharing::default() };
+        let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+        world.start(0, 7, ms(50), &[(in_an_hour(algorithm, 10), sharing)]);
+        world.pass(Nanos::SECOND);
+        assert_eq!((0..12).filter(|_| world.admits(0, 1)).count(), 10);
+        world.environment.network.serve(0, RedisState::Stopped, world.now);
+        let (node, described) = (Arc::clone(&world.gateway(0).node), other.describe());
+        let other = RuleRef::Own(Arc::new(other));
+        let admitted = world.run_on(0, async move {
+            let mut admitted = 0;
+            for _ in 0..12 {
+                let mut batch = [Charge { rule: other.clone(), ..one(0, LimitKey(1)) }];
+                admitted += usize::from(node.charge(&mut batch).await.charged[0].decision.is_admitted());
+            }
+            admitted
+        });
+        assert_eq!(admitted, 2, "{described}");
+    }
+}
 
 #[test]
 fn a_request_that_is_refused_without_redis_counts_under_no_limit() {
