@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::redis::Redis;
-use crate::support::shared::{gateway, three, wait_for_breaker};
+use crate::support::shared::{gateway, passed, three, wait_for_breaker};
 use crate::support::{Gateway, Origin, free_port, now, wait_for_time, wait_until};
 
 const RATE: f64 = 100.0;
@@ -90,6 +90,33 @@ fn tokens_admitted_beyond_a_limit_in_an_outage_are_counted_when_it_is_over() {
     redis.signal("CONT");
     gateways[1].wait_for_metric("tollgate_limit_overshoot_tokens_total", &[("cause", "outage")], 2.0);
     assert_eq!(gateways.iter().map(passed).sum::<usize>(), 0);
+}
+
+#[test]
+fn tokens_that_were_reconciled_count_once_in_an_outage_after_a_restart() {
+    let (origin, port) = (Origin::start(), free_port());
+    let redis = Redis::start_on(port, None);
+    let mut gateway = Gateway::start(&format!(
+        "{}state: {{ file: tollgate.state }}
+store: {{ redis: \"redis://127.0.0.1:{port}\", timeout: 1s }}
+limits:
+  guard:
+    {{ key: {{ header: x-key }}, mode: shared, on_store_down: local, algorithm: fixed_window, limit: 10, window: 1d }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream(),
+    ));
+    assert_eq!(passed(&gateway, "a", 1), 1);
+    drop(redis);
+    assert_eq!(passed(&gateway, "a", 4), 4);
+    wait_for_breaker(&gateway, "open");
+    let redis = Redis::start_on(port, None);
+    wait_for_breaker(&gateway, "closed");
+    gateway.wait_for_metric("tollgate_limit_unsynced_tokens", &[], 0.0);
+    gateway.restart("TERM");
+    assert_eq!(passed(&gateway, "a", 1), 1);
+    drop(redis);
+    assert_eq!(passed(&gateway, "a", 10), 4, "of 10 six were used");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! from the usage that the gateway knew, so that an outage allows no new burst.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::slice;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -13,6 +13,7 @@ use tokio::sync::MutexGuard;
 
 use crate::algorithm::{Decision, Headroom};
 use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, OnStoreDown};
+use crate::store::Amendment;
 use crate::store::local::{self, LocalStore};
 use crate::store::shared::ByKey;
 use crate::store::shared::limit::{ChargePart, scaled};
@@ -30,8 +31,6 @@ use ledger::{OutageLedger, RefillTimes};
 pub(super) struct Fallback {
     /// The tokens of each key that were admitted while Redis was unavailable.
     owed: Mutex<ByKey<Ledgers>>,
-    /// The number of ledgers created so far.
-    generations: AtomicU64,
     /// Locked while a key is reconciled, so that its tokens are reconciled once.
     reconciling: Box<[ReconcileLock]>,
 }
@@ -87,7 +86,7 @@ impl Fallback {
     /// No ledgers.
     pub(super) fn new() -> Self {
         let reconciling = (0..RECONCILE_LOCKS).map(|_| ReconcileLock::default()).collect();
-        Self { owed: Mutex::default(), generations: AtomicU64::new(0), reconciling }
+        Self { owed: Mutex::default(), reconciling }
     }
 
     /// Decides `degraded` without Redis, all or none; `now` is this gateway's time. Returns the results in order. The error
@@ -101,7 +100,7 @@ impl Fallback {
         for one in degraded.iter().filter(|one| one.unsynced > 0 && one.decided_by() == DegradedBy::Nothing) {
             // no bucket decides here, but Redis has to know of these tokens
             let _use = LedgerUse { fallback: self, part: one.part };
-            self.generation(one);
+            open_ledger(&mut self.owed.lock(), one);
         }
         if let Some(refused) =
             degraded.iter().position(|one| one.on_down == OnStoreDown::Deny && one.part.enforcement.enforces)
@@ -185,45 +184,26 @@ impl Fallback {
         charged.headroom.remaining = charged.headroom.remaining.map(|left| left / one.cost_multiplier);
     }
 
-    /// The local bucket of a key. A new bucket starts from the usage that this gateway knew.
+    /// The local bucket of a key. In each outage it starts from the usage that this gateway knew, and forgets what earlier
+    /// outages left in it, which has been reconciled.
     fn bucket(&self, tables: Tables<'_>, one: &DegradedCharge<'_>, now: Nanos) -> LimitKey {
-        /// An odd number that spreads over the lower half of the key, which tells keys apart within a shard.
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let (generation, is_first) = self.generation(one);
-        let key = LimitKey(one.charge.key.0 ^ u128::from(generation.wrapping_mul(SPREAD)));
-        if is_first {
-            let used = [Charge { key, cost: one.used, ..one.charge.clone() }];
-            tables.store.debit(tables.binding, &used, now);
-        }
-        key
-    }
-
-    /// The generation of the key's local bucket, and whether the bucket is new. Keys beyond the bound share a
-    /// generation. The ledger stays until the caller has noted its charge (see [`LedgerUse`]).
-    fn generation(&self, one: &DegradedCharge<'_>) -> (u64, bool) {
+        /// It tells the buckets apart from those of a time at which the limit was sticky.
+        const OUTAGE: u128 = 0x9e37_79b9_7f4a_7c15;
+        let bucket = Charge { key: LimitKey(one.charge.key.0 ^ OUTAGE), cost: one.used, ..one.charge.clone() };
+        // no other request charges the bucket before it has started
         let mut owed = self.owed.lock();
-        let known = owed.get(&one.part.key).and_then(|ledgers| ledgers.first()).map(|ledger| ledger.generation);
-        if known.is_none() && owed.len() >= MOST_OWED {
-            return (0, false);
+        if open_ledger(&mut owed, one) {
+            tables.store.amend(tables.binding, &bucket, Amendment::ResetKey, now);
+            tables.store.debit(tables.binding, slice::from_ref(&bucket), now);
         }
-        let next = || self.generations.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let generation = known.unwrap_or_else(next);
-        let ledgers = owed.entry(one.part.key).or_default();
-        if ledgers.len() < MOST_LEDGERS && !ledgers.iter().any(|ledger| ledger.part.has_parameters_of(one.part)) {
-            ledgers.push(OutageLedger::new(one.part, generation, one.used, one.redis_time));
-        }
-        if let Some(ledger) = ledger_of(&mut owed, one.part) {
-            ledger.asking = ledger.asking.saturating_add(1);
-            ledger.sum = ledger.sum.saturating_add(one.unsynced);
-        }
-        (generation, known.is_none())
+        bucket.key
     }
 
     /// Debits, whatever the limit says, a request that was charged before Redis became unavailable.
     pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, now: Nanos) {
         let _use = LedgerUse { fallback: self, part: degraded.part };
         if degraded.decided_by() == DegradedBy::Nothing {
-            self.generation(degraded);
+            open_ledger(&mut self.owed.lock(), degraded);
         } else {
             let key = self.bucket(tables, degraded, now);
             let cost = degraded.charge.cost.saturating_mul(degraded.cost_multiplier);
@@ -351,6 +331,24 @@ impl DegradedCharge<'_> {
     }
 }
 
+/// Adds a request to the ledger of its key, which stays until the caller has noted its charge (see [`LedgerUse`]). Returns
+/// whether the key had no ledger; keys beyond the bound get none.
+fn open_ledger(owed: &mut ByKey<Ledgers>, one: &DegradedCharge<'_>) -> bool {
+    let is_first = !owed.contains_key(&one.part.key);
+    if is_first && owed.len() >= MOST_OWED {
+        return false;
+    }
+    let ledgers = owed.entry(one.part.key).or_default();
+    if ledgers.len() < MOST_LEDGERS && !ledgers.iter().any(|ledger| ledger.part.has_parameters_of(one.part)) {
+        ledgers.push(OutageLedger::new(one.part, one.used, one.redis_time));
+    }
+    if let Some(ledger) = ledger_of(owed, one.part) {
+        ledger.asking = ledger.asking.saturating_add(1);
+        ledger.sum = ledger.sum.saturating_add(one.unsynced);
+    }
+    is_first
+}
+
 /// The ledger of the key and the parameters of `part`.
 fn ledger_of<'l>(owed: &'l mut ByKey<Ledgers>, part: &ChargePart) -> Option<&'l mut OutageLedger> {
     owed.get_mut(&part.key)?.iter_mut().find(|ledger| ledger.part.has_parameters_of(part))
@@ -392,10 +390,11 @@ mod tests {
             unsynced: 0,
             redis_time: Nanos::SECOND,
         };
-        assert_eq!(fallback.generation(&one), (1, true));
+        let opens_ledger = || open_ledger(&mut fallback.owed.lock(), &one);
+        assert!(opens_ledger());
         // another request asks for the due tokens before this one has noted its charge
         assert!(fallback.due(part.key, |_| Nanos::SECOND).is_empty());
-        assert_eq!(fallback.generation(&one), (1, false));
+        assert!(!opens_ledger());
         for _ in 0..2 {
             drop(LedgerUse { fallback: &fallback, part: &part });
         }

@@ -11,6 +11,12 @@ use super::redis::{Redis, RedisState};
 use crate::node::{in_an_hour, one, rule};
 use crate::world::ms;
 
+/// The used tokens of key 1, as a gateway sees them that asks Redis.
+fn used(world: &mut World, gateway: usize, limit: u64) -> u64 {
+    let node = Arc::clone(&world.gateway(gateway).node);
+    limit - world.run_on(gateway, async move { node.left(0, LimitKey(1)).await })
+}
+
 #[test]
 fn a_key_that_is_spent_stays_spent_when_its_limit_changes_in_an_outage() {
     let minute = Value::Duration(Nanos::from_secs(60));
@@ -39,6 +45,21 @@ fn a_key_that_is_spent_stays_spent_when_its_limit_changes_in_an_outage() {
             admitted
         });
         assert_eq!(admitted, 2, "{described}");
+    }
+}
+
+#[test]
+fn a_key_takes_one_place_in_memory_however_many_outages_there_are() {
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    world.start(0, 7, ms(50), &[(in_an_hour(AlgorithmName::FixedWindow, 100), Sharing::default())]);
+    world.pass(Nanos::SECOND);
+    for outage in 1..=4 {
+        world.environment.network.serve(0, RedisState::Stopped, world.now);
+        assert!((0..8).all(|_| world.admits(0, 1)));
+        assert_eq!(world.gateway(0).node.keys(0), 1);
+        world.environment.network.serve(0, RedisState::Up, world.now);
+        world.wait_until_reconciled();
+        assert_eq!(used(&mut world, 0, 100), outage * 8, "what an outage left is counted once");
     }
 }
 

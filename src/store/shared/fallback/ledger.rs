@@ -7,8 +7,6 @@ use crate::units::{Cost, Nanos};
 /// The tokens of one key that a gateway admitted without Redis under the parameters of `part`.
 pub(super) struct OutageLedger {
     pub(super) part: ChargePart,
-    /// The number that distinguishes the key's local bucket from earlier ones that were reconciled.
-    pub(super) generation: u64,
     /// The key's state on Redis's clock if only this gateway had charged it since the ledger began, from the usage
     /// known then: time refills old charges.
     alone: Option<State>,
@@ -36,9 +34,9 @@ pub(in crate::store::shared) type RefillTimes = [Nanos; 2];
 
 impl OutageLedger {
     /// A ledger of a key of which `used` tokens were used, as far as this gateway knows.
-    pub(super) fn new(part: &ChargePart, generation: u64, used: Cost, redis_time: Nanos) -> Self {
+    pub(super) fn new(part: &ChargePart, used: Cost, redis_time: Nanos) -> Self {
         let state = part.rule().debit(None, used, redis_time);
-        Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0, asking: 0 }
+        Self { part: part.clone(), alone: state.clone(), shared: state, nodes: 1, sum: 0, asking: 0 }
     }
 
     /// Records `cost`, which this gateway took as one of `nodes`.
@@ -117,7 +115,7 @@ pub(super) mod tests {
     /// `ms` milliseconds.
     fn due_after(used: Cost, ms: u64) -> Cost {
         let at = |ms: u64| Nanos::new((1_000_000 + ms) * 1_000_000);
-        let mut owed = OutageLedger::new(&part(), 1, used, at(0));
+        let mut owed = OutageLedger::new(&part(), used, at(0));
         for third in 1..=ms / 30 {
             owed.add(1, 3, at(third * 30));
         }
