@@ -97,9 +97,12 @@ struct Inner {
 /// The reason why a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// There is no connection, or the connection broke.
+    /// There is no connection.
     #[error("{0}")]
     Unreachable(String),
+    /// The connection broke: the server may have run the command.
+    #[error("{0}")]
+    Broken(String),
     /// The server refuses the command now: it is read-only, loading, out of memory, or wants another password.
     #[error("{0}")]
     Refused(String),

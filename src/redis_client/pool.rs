@@ -258,10 +258,11 @@ impl From<&RedisError> for CallError {
             ErrorKind::Server(ServerErrorKind::TryAgain) => Self::Moving(text),
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => Self::Refused(text),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense(text),
-            ErrorKind::Io if io_error(error).is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) => {
-                Self::Nonsense(text)
-            }
-            _ => Self::Unreachable(text),
+            _ => match io_error(error).map(io::Error::kind) {
+                Some(io::ErrorKind::InvalidData) => Self::Nonsense(text),
+                None | Some(io::ErrorKind::ConnectionRefused) => Self::Unreachable(text),
+                Some(_) => Self::Broken(text),
+            },
         }
     }
 }

@@ -81,7 +81,10 @@ impl SharedGateway {
         let name = key_name(&self.settings.prefix, &part.bucket(CallArgument::Nothing));
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
         let replied = self.link.call(&Script::new(AFRESH), &encoded).await;
-        replied.map(drop).map_err(|error| self.complain(CallResult::of(&error), &error))
+        replied.map(drop).map_err(|error| {
+            self.complain(CallResult::of(&error), &error);
+            NoReply
+        })
     }
 
     /// Refunds one charge with each call: the key's state after a call identifies the last charge that is left. The first call,

@@ -89,7 +89,7 @@ impl CallResult {
     /// The result of a call that failed with `error`.
     pub(super) const fn of(error: &CallError) -> Self {
         match error {
-            CallError::Unreachable(_) => Self::Failed,
+            CallError::Unreachable(_) | CallError::Broken(_) => Self::Failed,
             CallError::Refused(_) | CallError::Moving(_) => Self::Refused,
             CallError::Nonsense(_) => Self::Nonsense,
         }
@@ -110,6 +110,30 @@ impl CallResult {
 /// The error of a call to Redis without a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoReply;
+
+/// What became of a call without a valid reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallFailure {
+    /// Redis has not run it.
+    NotRun,
+    /// Redis may have run it, or may run it later.
+    MayHaveRun,
+}
+
+impl From<&CallError> for CallFailure {
+    fn from(error: &CallError) -> Self {
+        match error {
+            CallError::Unreachable(_) | CallError::Refused(_) | CallError::Moving(_) => Self::NotRun,
+            CallError::Broken(_) | CallError::Nonsense(_) => Self::MayHaveRun,
+        }
+    }
+}
+
+impl From<CallFailure> for NoReply {
+    fn from(_: CallFailure) -> Self {
+        Self
+    }
+}
 
 /// The outcome of a call that charges.
 pub(super) struct ChargeOutcome {
@@ -171,7 +195,7 @@ impl SharedGateway {
         operation: Operation,
         call: Call,
         parts: &[(ChargePart, CallArgument<'_>)],
-    ) -> Result<(AllSeen, Nanos), NoReply> {
+    ) -> Result<(AllSeen, Nanos), CallFailure> {
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, call_argument)| part.bucket(*call_argument)).collect();
         let answer = self.call(operation, call, &buckets).await?;
         let all = answer.seen();
@@ -182,13 +206,16 @@ impl SharedGateway {
     }
 
     /// Calls Redis, and notes how long that took and what Redis's clock says.
-    async fn call(&self, operation: Operation, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, NoReply> {
+    async fn call(&self, operation: Operation, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, CallFailure> {
         let sent = self.clock.now();
         // all buckets of one call are in one slot
         let slot = buckets.first().map_or(0, |bucket| self.link.slot(bucket.tag));
         let near = self.redis_clocks.redis_time(slot, sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
-        let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
+        let encoded = encoded.map_err(|refused| {
+            self.complain(CallResult::Refused, &refused);
+            CallFailure::NotRun
+        })?;
         let server = self.link.server(slot);
         let replied = self.reply(operation, &encoded, server, buckets).await;
         let received = self.clock.now();
@@ -196,14 +223,21 @@ impl SharedGateway {
         let (result, answer) = match replied {
             Ok(Ok(reply)) => match ChargeReply::parse(&reply.fields(), buckets) {
                 Ok(answer) => (CallResult::Ok, Ok(answer)),
-                Err(bad) => (CallResult::Nonsense, Err(self.complain(CallResult::Nonsense, &bad))),
+                Err(bad) => {
+                    self.complain(CallResult::Nonsense, &bad);
+                    (CallResult::Nonsense, Err(CallFailure::MayHaveRun))
+                }
             },
-            Ok(Err(error)) => (CallResult::of(&error), Err(self.complain(CallResult::of(&error), &error))),
+            Ok(Err(error)) => {
+                self.complain(CallResult::of(&error), &error);
+                (CallResult::of(&error), Err(CallFailure::from(&error)))
+            }
             Err(_) => {
                 if took >= CALL_TIME {
                     self.link.close(server);
                 }
-                (CallResult::TimedOut, Err(self.complain(CallResult::TimedOut, &NO_ANSWER)))
+                self.complain(CallResult::TimedOut, &NO_ANSWER);
+                (CallResult::TimedOut, Err(CallFailure::MayHaveRun))
             }
         };
         (self.observer)(CallEvent { operation, result, took, charges: call.charges() });
@@ -287,7 +321,7 @@ impl SharedGateway {
     }
 
     /// Logs a failure, unless one was logged a moment ago.
-    pub(super) fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) -> NoReply {
+    pub(super) fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) {
         let now = self.clock.now();
         let quiet_until = &self.counts.quiet_until;
         let until = quiet_until.load(Ordering::Relaxed);
@@ -297,7 +331,6 @@ impl SharedGateway {
         {
             tracing::warn!(%error, result = result.as_str(), "a call to Redis failed");
         }
-        NoReply
     }
 }
 

@@ -2,15 +2,16 @@
 //!
 //! A gateway decides by the last total that Redis sent it and by its own admissions since. It sends its admissions to
 //! Redis, and takes the total from the reply, every [`StoreSettings::sync_every`](super::StoreSettings::sync_every). The total does
-//! not hold what time had refilled of them by then. The gateway keeps the tokens that it could not sync and sends them
-//! later, so totals are correct again after a partition. For a key that is new to it, a gateway asks Redis first. While
+//! not hold what time had refilled of them by then. The gateway keeps the tokens that Redis has not taken and sends them
+//! later. It sends a sync that Redis may have run once, so that none counts twice, and the next one only when Redis has
+//! answered a question. For a key that is new to it, a gateway asks Redis first. While
 //! Redis is unavailable, [`Fallback`](super::Fallback) decides, from what the gateway knows of the key; afterwards the key
 //! is new again.
 //!
 //! A count is of one set of parameters, since Redis debits tokens under those that admitted them. The gateway asks
 //! Redis about requests of the same key under other parameters (of another plan, of overrides).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ use tokio::time::timeout;
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
-use crate::store::shared::calls::{NoReply, Operation, hints};
+use crate::store::shared::calls::{CallFailure, Operation, hints};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{ByKey, SharedGateway, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -31,6 +32,8 @@ pub(super) struct EventualCounters {
     counts: Mutex<ByKey<Count>>,
     /// The last number of a sync.
     last_sync: AtomicU64,
+    /// The servers whose last sync has no reply.
+    unanswered: Mutex<BTreeSet<usize>>,
 }
 
 /// The count of one key. Times are Redis's.
@@ -209,6 +212,13 @@ impl EventualCounters {
         }
     }
 
+    /// Leaves it to Redis whether it counts the tokens of `part`.
+    fn give_up(&self, part: &ChargePart) {
+        if let Some(count) = self.counts.lock().get_mut(&part.key).filter(|count| count.counts(part)) {
+            count.syncing = count.syncing.saturating_sub(part.cost);
+        }
+    }
+
     /// Puts back tokens that could not be synced.
     fn keep(&self, Unsynced { part, alone, .. }: &Unsynced, redis_time: Nanos) {
         if let Some(count) = self.counts.lock().get_mut(&part.key).filter(|count| count.counts(part)) {
@@ -299,10 +309,30 @@ impl SharedGateway {
         run_bounded(CALLS_AT_ONCE, calls.collect()).await;
     }
 
+    /// Whether the server that has the key of `part` takes syncs. If the last one has no reply, asks the server first: one
+    /// that hangs would run all syncs that wait for it.
+    async fn can_sync(&self, part: &ChargePart) -> bool {
+        if self.is_unavailable(part) {
+            return false;
+        }
+        let server = self.server(part);
+        if !self.counters.unanswered.lock().contains(&server) {
+            return true;
+        }
+        let nothing = ChargePart { cost: 0, ..part.clone() };
+        let asked = self.call_change(Operation::Sync, Call::Debit, &[(nothing, CallArgument::Nothing)]).await;
+        if asked.is_ok() {
+            self.counters.unanswered.lock().remove(&server);
+        }
+        asked.is_ok()
+    }
+
     /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable. A key that
     /// Redis has lost gets back the total that this gateway knows.
     async fn sync(&self, unsynced: &[Unsynced]) {
         let parts: Vec<ChargePart> = unsynced.iter().map(|unsynced| unsynced.part.clone()).collect();
+        let Some(first) = parts.first() else { return };
+        let can_sync = self.can_sync(first).await;
         let hints = hints(&parts, &self.known(&parts));
         let hinted = unsynced.iter().zip(&hints).map(|(Unsynced { part, since, .. }, hint)| {
             let call_argument = match (since, hint.as_deref()) {
@@ -313,9 +343,9 @@ impl SharedGateway {
             (part.clone(), call_argument)
         });
         let hinted: Vec<_> = hinted.collect();
-        let told = match parts.first().is_some_and(|part| self.is_unavailable(part)) {
-            true => Err(NoReply),
-            false => self.call_change(Operation::Sync, Call::Debit, &hinted).await,
+        let told = match can_sync {
+            true => self.call_change(Operation::Sync, Call::Debit, &hinted).await,
+            false => Err(CallFailure::NotRun),
         };
         match told {
             Ok((all, at)) => {
@@ -326,7 +356,11 @@ impl SharedGateway {
                     }
                 }
             }
-            Err(NoReply) => {
+            Err(CallFailure::MayHaveRun) => {
+                self.counters.unanswered.lock().insert(self.server(first));
+                parts.iter().for_each(|part| self.counters.give_up(part));
+            }
+            Err(CallFailure::NotRun) => {
                 let now = self.clock.now();
                 for unsynced in unsynced {
                     self.counters.keep(unsynced, self.redis_time(&unsynced.part, now));

@@ -3,18 +3,61 @@
 use std::sync::Arc;
 
 use tollgate::algorithm::{AlgorithmName, Value};
-use tollgate::charge::{Charge, Enforcement, OnStoreDown, RuleRef, Sharing};
+use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, RuleRef, Sharing};
 use tollgate::units::{LimitKey, Nanos};
 
 use super::World;
 use super::redis::{Redis, RedisState};
-use crate::node::{in_an_hour, one, rule};
+use crate::node::{MANY, in_an_hour, one, rule};
 use crate::world::ms;
+
+const EVENTUAL: Sharing = Sharing { consistency: Consistency::Eventual, on_store_down: OnStoreDown::Divide };
 
 /// The used tokens of key 1, as a gateway sees them that asks Redis.
 fn used(world: &mut World, gateway: usize, limit: u64) -> u64 {
     let node = Arc::clone(&world.gateway(gateway).node);
     limit - world.run_on(gateway, async move { node.left(0, LimitKey(1)).await })
+}
+
+/// Two gateways that count, the first of which admits requests while `fails` disturbs it, and until it is whole again.
+/// Returns the numbers of tokens that it admitted and that Redis counts.
+fn admitted_and_counted(fails: impl FnOnce(&mut World) -> u64) -> [u64; 2] {
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    for number in 0..2 {
+        world.start(number, 7 + number as u64, ms(50), &[(in_an_hour(AlgorithmName::FixedWindow, MANY), EVENTUAL)]);
+    }
+    world.pass(Nanos::SECOND);
+    let admitted = world.passed(1) + fails(&mut world) + world.passed(1);
+    world.wait_until_reconciled();
+    world.pass(Nanos::from_secs(2));
+    [admitted, used(&mut world, 1, MANY)]
+}
+
+#[test]
+fn a_redis_that_hangs_counts_each_token_once() {
+    for pause in 1..=8 {
+        let [admitted, counted] = admitted_and_counted(|world| {
+            world.environment.network.serve(0, RedisState::Hanging, world.now);
+            let admitted = world.passed(pause);
+            world.environment.network.serve(0, RedisState::Up, world.now);
+            admitted
+        });
+        assert_eq!(admitted, counted, "{pause} s");
+    }
+}
+
+#[test]
+fn a_partition_loses_the_tokens_of_one_sync_at_most() {
+    // one request comes every 10 ms, and a sync every 100 ms
+    for pause in 1..=8 {
+        let [admitted, counted] = admitted_and_counted(|world| {
+            world.environment.network.part(0);
+            let admitted = world.passed(pause);
+            world.environment.network.heal(0, world.now);
+            admitted
+        });
+        assert!((admitted - 11..=admitted).contains(&counted), "{admitted} were admitted, {counted} count: {pause} s");
+    }
 }
 
 #[test]

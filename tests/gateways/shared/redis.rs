@@ -338,7 +338,7 @@ impl Scripts for Link {
         let call = Call { from, script: script.text(), encoded: encoded.clone(), waiting: Some(tells) };
         self.network.0.lock().call(call, self.clock.now());
         let Ok((due, told)) = told.await else {
-            return Err(CallError::Unreachable("the connection broke off".to_owned()));
+            return Err(CallError::Broken("the connection broke off".to_owned()));
         };
         sleep_until(self.clock.instant(due)).await;
         told

@@ -79,7 +79,7 @@ async fn a_connection_on_which_nothing_comes_any_more_is_cut() {
     assert_eq!(caller.count("a").await, Ok(1));
     server.signal("STOP");
     let (a, b) = tokio::join!(caller.count("a"), caller.count("b"));
-    assert!(matches!((&a, &b), (Err(CallError::Unreachable(_)), Err(CallError::Unreachable(_)))), "{a:?} {b:?}");
+    assert!(matches!((&a, &b), (Err(CallError::Broken(_)), Err(CallError::Broken(_)))), "{a:?} {b:?}");
     server.signal("CONT");
     assert!(caller.count_again("c").await >= 1);
 }
