@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::slice;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
 use crate::charge::{Charge, Enforcement, RuleRef, Slot};
@@ -141,6 +142,16 @@ impl RemoteCharges {
         Slot { process: self.process, number }
     }
 
+    /// The limits; if one of `batch` has started afresh, bound to its new table.
+    fn renewed<'a>(&'a self, limits: RwLockReadGuard<'a, Limits>, batch: &[Charge]) -> RwLockReadGuard<'a, Limits> {
+        if !limits.binding.is_stale(batch) {
+            return limits;
+        }
+        drop(limits);
+        self.store.local.renew(&mut self.limits.write().binding);
+        self.limits.read()
+    }
+
     /// Whether the session is this process's own, for corrections that it makes itself.
     fn is_own_process(&self) -> bool {
         self.store.cluster().is_some_and(|cluster| cluster.process() == self.process)
@@ -174,17 +185,13 @@ impl PeerSession for RemoteCharges {
         may_have_moved: &dyn Fn(usize) -> bool,
         now: Nanos,
     ) -> Result<Vec<ChargeReply>, ChargeError> {
-        let mut limits = self.limits.read();
+        let limits = self.limits.read();
         let charges = wanted.iter().map(|wanted| {
             let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
             Some(Charge { slot, ..limits.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.enforcement)? })
         });
         let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(ChargeError::UnknownParameters)?;
-        if limits.binding.is_stale(&batch) {
-            drop(limits);
-            self.store.local.renew(&mut self.limits.write().binding);
-            limits = self.limits.read();
-        }
+        let limits = self.renewed(limits, &batch);
         let charged = self.store.local.charge_unless(&limits.binding, &mut batch, may_have_moved, now);
         let charged = charged.map_err(|StateElsewhere| ChargeError::StateElsewhere)?;
         for (charge, slot) in batch.iter().filter_map(|charge| Some((charge, charge.slot?))) {
@@ -217,7 +224,9 @@ impl PeerSession for RemoteCharges {
                 local.refund_here(&limits.binding, &charge_of(rule, key, cost)?, full_at, may_have_moved, now)
             }
             PeerCorrection::Debit { rule, key, cost } => {
-                local.debit_here(&limits.binding, &charge_of(rule, key, cost)?, may_have_moved, now)
+                let charge = charge_of(rule, key, cost)?;
+                let limits = self.renewed(limits, slice::from_ref(&charge));
+                local.debit_here(&limits.binding, &charge, may_have_moved, now)
             }
             PeerCorrection::Complete { rule, key, slot, end } => {
                 let slot = self.slot(slot);

@@ -7,6 +7,7 @@ mod histories;
 mod network;
 
 use std::net::SocketAddr;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -17,7 +18,7 @@ use tollgate::charge::{Charge, Charged, DecisionSource, Enforcement, RuleRef};
 use tollgate::clock::SystemClock;
 use tollgate::cluster::OsPlatform;
 use tollgate::cluster::ring::{Member, Ring};
-use tollgate::store::{Amendment, Receipt};
+use tollgate::store::{Amendment, LimitSpec, Receipt};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::cluster::fleet::World;
@@ -168,6 +169,28 @@ async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
     asks.store.debit(&asks.binding, &[Charge { cost: 2, ..charge }], asks.clock.now());
     wait_for("the debit", || async { asks.store.is_settled() }).await;
     assert_eq!(asks.admitted(BURST, key).await, 2);
+}
+
+#[tokio::test]
+async fn a_debit_of_another_gateway_counts_under_a_limit_that_has_started_afresh() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    let mut batch = [one(BURST, pair.key())];
+    asks.charge(&mut batch).await;
+    let rule = gcra(5);
+    let afresh = LimitSpec {
+        is_reset: true,
+        rules: slice::from_ref(&rule),
+        max_keys: 1000,
+        ..LimitSpec::bare("limit 0", rule.name(), 1)
+    };
+    let binding = owns.store.bind(&[afresh]);
+    let debt = [Charge { cost: 2, ..batch[0].clone() }];
+    asks.store.debit(&asks.binding, &debt, asks.clock.now());
+    wait_for("the debit", || async { asks.store.is_settled() }).await;
+    let asked = Charge { enforcement: Enforcement::DRY_RUN, ..one(BURST, batch[0].key) };
+    let receipt = owns.store.charge(&binding, &mut [asked], owns.clock.now()).await;
+    assert_eq!(receipt.charged[0].headroom.remaining, Some(3));
 }
 
 #[tokio::test]
