@@ -17,24 +17,21 @@ impl SharedStore {
         let gateway = &self.0;
         let now = gateway.clock.now();
         let redis_time = gateway.redis_time(&part, now);
-        let full_at = match charge.taken_from {
+        let full_there = full_at.shifted(charge.ahead);
+        match charge.taken_from {
+            ChargeSource::Slot(slot) => gateway.release(slot),
+            ChargeSource::Lease { expires_at } if gateway.leases.give_back(&part, expires_at, now) => {}
+            ChargeSource::Counted { sync } if gateway.counters.refund(&part, sync, full_there, redis_time) => {}
             ChargeSource::Fallback { key, cost_multiplier, refill_times: refill_times @ [alone, _] } => {
                 let cost = charge.cost.saturating_mul(cost_multiplier);
                 tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
                 let is_noted = alone > Nanos::ZERO;
-                if !is_noted || gateway.fallback.take_back(&part, charge.cost, refill_times, redis_time) {
-                    return;
+                if is_noted && !gateway.fallback.take_back(&part, charge.cost, refill_times, redis_time) {
+                    // Redis does not count the charge as refilled before it was reconciled
+                    gateway.refund_later(vec![(part, alone)]);
                 }
-                // Redis does not count the charge as refilled before it was reconciled
-                alone
             }
-            _ => full_at.shifted(charge.ahead),
-        };
-        match charge.taken_from {
-            ChargeSource::Slot(slot) => gateway.release(slot),
-            ChargeSource::Lease { expires_at } if gateway.leases.give_back(&part, expires_at, now) => {}
-            ChargeSource::Counted { sync } if gateway.counters.refund(&part, sync, full_at, redis_time) => {}
-            _ => gateway.refund_later(vec![(part, full_at)]),
+            _ => gateway.refund_later(vec![(part, full_there)]),
         }
     }
 
