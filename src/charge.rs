@@ -170,6 +170,18 @@ impl Charged {
             headroom: Headroom { until_more: until_more.min(time), until_full: until_full.min(time), ..self.headroom },
         }
     }
+
+    /// The same result of a key that is denied for `time`, whatever its state says.
+    pub fn denied_for(self, time: Nanos) -> Self {
+        let decision = match self.decision {
+            Decision::Admit { .. } => Decision::later(time),
+            Decision::Deny(Denial::Later { retry_after }) => Decision::later(retry_after.max(time)),
+            Decision::Deny(Denial::Never { .. } | Denial::Busy) => return self,
+        };
+        let [until_more, until_full] =
+            [self.headroom.until_more, self.headroom.until_full].map(|until| until.max(time));
+        Self { decision, headroom: Headroom { remaining: Some(0), until_more, until_full, ..self.headroom } }
+    }
 }
 
 // === how a limit's states are shared ===

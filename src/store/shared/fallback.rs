@@ -135,7 +135,12 @@ impl Fallback {
             .map(|one| (ChargePart { cost: one.cost(), ..one.part.clone() }, one.cost_multiplier))
             .collect();
         let mut by_slots = slots.charge(slot, &held, now).into_iter();
-        let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged));
+        let denied_for: Vec<Nanos> = degraded.iter().map(|one| self.denied_for(one)).collect();
+        let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged))
+            && degraded
+                .iter()
+                .zip(&denied_for)
+                .all(|(one, time)| *time == Nanos::ZERO || !one.part.enforcement.enforces);
         let mut batch: Vec<Charge> = Vec::with_capacity(degraded.len());
         for one in degraded.iter().filter(|one| one.decided_by() == DegradedBy::Bucket) {
             let cost = scaled(one.part.rule(), one.cost(), one.cost_multiplier);
@@ -147,7 +152,7 @@ impl Fallback {
         };
         let mut by_buckets = batch.into_iter().zip(by_buckets);
         let mut all = AllCharged::new();
-        for one in degraded {
+        for (one, denied_for) in degraded.iter_mut().zip(denied_for) {
             let (taken_from, charged) = match one.decided_by() {
                 DegradedBy::Nothing => (ChargeSource::FailedOpen, None),
                 DegradedBy::Slots => (ChargeSource::Slot(slot), by_slots.next()),
@@ -157,9 +162,16 @@ impl Fallback {
                 },
             };
             one.charge.taken_from = taken_from;
-            all.push(charged.unwrap_or_else(|| one.undecided(now)));
+            let charged = charged.unwrap_or_else(|| one.undecided(now));
+            all.push(if denied_for > Nanos::ZERO { charged.denied_for(denied_for) } else { charged });
         }
         all
+    }
+
+    /// How long the key is denied, whatever its bucket says.
+    fn denied_for(&self, one: &DegradedCharge<'_>) -> Nanos {
+        let mut owed = self.owed.lock();
+        ledger_of(&mut owed, one.part).map_or(Nanos::ZERO, |ledger| ledger.denied_until.saturating_sub(one.redis_time))
     }
 
     /// Records what the bucket `key` gave to a request, which `passes` all limits, and tells what is left in tokens of the
@@ -178,8 +190,14 @@ impl Fallback {
             let refill_times = self.add(one.part, one.charge.cost, one.cost_multiplier, one.redis_time);
             one.charge.taken_from = one.taken_from(key, refill_times.unwrap_or_default());
         }
-        if enforcement.consumes && admitted {
-            charged.headroom = take_rest(tables, one, key, now).unwrap_or(charged.headroom);
+        if enforcement.consumes
+            && admitted
+            && let Some(headroom) = take_rest(tables, one, key, now)
+        {
+            charged.headroom = headroom;
+            if let Some(ledger) = ledger_of(&mut self.owed.lock(), one.part) {
+                ledger.deny_until_refilled(one.charge.cost, headroom.until_full, one.redis_time);
+            }
         }
         charged.headroom.remaining = charged.headroom.remaining.map(|left| left / one.cost_multiplier);
     }

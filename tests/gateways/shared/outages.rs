@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tollgate::algorithm::{AlgorithmName, Value};
+use tollgate::algorithm::{AlgorithmName, Decision, Denial, Value};
 use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, RuleRef, Sharing};
-use tollgate::units::{LimitKey, Nanos};
+use tollgate::units::{LimitKey, Nanos, Rate};
 
-use super::World;
 use super::redis::{Redis, RedisState};
+use super::{GATEWAYS, World};
 use crate::node::{MANY, in_an_hour, one, rule};
 use crate::world::ms;
 
@@ -129,4 +129,49 @@ fn a_request_that_is_refused_without_redis_counts_under_no_limit() {
     let node = Arc::clone(&world.gateway(0).node);
     let left = world.run_on(0, async move { [node.left(0, LimitKey(2)).await, node.left(1, LimitKey(3)).await] });
     assert_eq!(left, [100, 100]);
+}
+
+#[test]
+fn gateways_with_less_than_a_request_each_admit_no_more_than_the_rate() {
+    const SECONDS: u64 = 20;
+    let window = Value::Duration(Nanos::from_secs(2));
+    let in_two_seconds = |name, limit| rule(name, &[("limit", Value::Whole(limit)), ("window", window.clone())]);
+    let rate = Value::Rate(Rate::new(5, Nanos::SECOND).unwrap());
+    for (limit, cost) in [
+        (in_two_seconds(AlgorithmName::FixedWindow, 2), 1),
+        (in_two_seconds(AlgorithmName::FixedWindow, 10), 10),
+        (in_two_seconds(AlgorithmName::QuotaReset, 10), 10),
+        (in_two_seconds(AlgorithmName::SlidingLog, 10), 10),
+        (in_two_seconds(AlgorithmName::SlidingWindow, 10), 10),
+        (rule(AlgorithmName::Gcra, &[("rate", rate), ("burst", Value::Whole(10))]), 10),
+    ] {
+        let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+        for number in 0..GATEWAYS {
+            world.start(number, 7 + number as u64, ms(50), &[(limit.clone(), Sharing::default())]);
+        }
+        world.pass(Nanos::SECOND);
+        world.environment.network.serve(0, RedisState::Stopped, world.now);
+        let (end, mut admitted, mut retry_at) =
+            (world.now.saturating_add(Nanos::from_secs(SECONDS)), 0, [None; GATEWAYS]);
+        while world.now < end {
+            for (gateway, retry_at) in retry_at.iter_mut().enumerate() {
+                let (node, now) = (Arc::clone(&world.gateway(gateway).node), world.now);
+                let mut batch = [Charge { cost, ..one(0, LimitKey(1)) }];
+                let decision = world.run_on(gateway, async move { node.charge(&mut batch).await.charged[0].decision });
+                match decision {
+                    Decision::Admit { .. } => (admitted, *retry_at) = (admitted + 1, None),
+                    Decision::Deny(Denial::Later { retry_after }) => {
+                        let at = retry_at.get_or_insert(now.saturating_add(retry_after));
+                        assert!(now < at.saturating_add(ms(5)), "{}: denied after the retry time", limit.describe());
+                    }
+                    Decision::Deny(denial) => panic!("{}: {denial:?}", limit.describe()),
+                }
+            }
+            world.pass(ms(20));
+        }
+        // each gateway has its first request at once
+        let by_rate = SECONDS * limit.policy().quota / 2 / cost;
+        assert!(admitted <= by_rate + GATEWAYS as u64, "{}: {admitted} of {by_rate}", limit.describe());
+        assert!(admitted >= by_rate / 2, "{}: {admitted} of {by_rate}", limit.describe());
+    }
 }

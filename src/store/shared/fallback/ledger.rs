@@ -17,6 +17,9 @@ pub(super) struct OutageLedger {
     nodes: u64,
     /// All tokens that are not yet reconciled.
     pub(super) sum: Cost,
+    /// The time on Redis's clock until which the key is denied: its rate has not refilled a request that was admitted, and
+    /// its local bucket forgets that sooner.
+    pub(super) denied_until: Nanos,
     /// The number of requests that use the local bucket and have not noted their charge yet.
     pub(super) asking: usize,
 }
@@ -36,7 +39,8 @@ impl OutageLedger {
     /// A ledger of a key of which `used` tokens were used, as far as this gateway knows.
     pub(super) fn new(part: &ChargePart, used: Cost, redis_time: Nanos) -> Self {
         let state = part.rule().debit(None, used, redis_time);
-        Self { part: part.clone(), alone: state.clone(), shared: state, nodes: 1, sum: 0, asking: 0 }
+        let (part, denied_until) = (part.clone(), Nanos::ZERO);
+        Self { part, alone: state.clone(), shared: state, nodes: 1, sum: 0, denied_until, asking: 0 }
     }
 
     /// Records `cost`, which this gateway took as one of `nodes`.
@@ -52,9 +56,27 @@ impl OutageLedger {
         })
     }
 
+    /// Denies the key until the rate of this gateway's share has refilled `cost`, unless the local bucket, which is full
+    /// `until_full` from now, lacks it for as long.
+    pub(super) fn deny_until_refilled(&mut self, cost: Cost, until_full: Nanos, redis_time: Nanos) {
+        let refill_time = self.refill_time(cost);
+        if until_full < refill_time {
+            self.denied_until = self.denied_until.max(redis_time).saturating_add(refill_time);
+        }
+    }
+
+    /// The time in which the rate of this gateway's share refills `cost`.
+    fn refill_time(&self, cost: Cost) -> Nanos {
+        let policy = self.part.rule().policy();
+        let all =
+            u128::from(policy.window.unwrap_or_default().get()).saturating_mul(cost.saturating_mul(self.nodes).into());
+        Nanos::saturating_from(all.checked_div(policy.quota.into()).unwrap_or_default())
+    }
+
     /// Takes back a `cost` that was recorded; the times are the result of [`Self::add`] for it.
     pub(super) fn take_back(&mut self, cost: Cost, [alone, shared]: RefillTimes, redis_time: Nanos) {
         self.sum = self.sum.saturating_sub(cost);
+        self.denied_until = self.denied_until.saturating_sub(self.refill_time(cost));
         let rule = self.part.rule();
         self.alone = self.alone.take().and_then(|state| rule.refund(state, cost, alone, redis_time));
         let by_all = cost.saturating_mul(self.nodes);
