@@ -1,6 +1,7 @@
 //! `tollgate run`: runs the gateway.
 
 use std::error::Error;
+use std::mem;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -34,7 +35,8 @@ pub fn execute(args: &RunArgs) -> Result<(), Box<dyn Error>> {
         Some(config) => {
             let (mut kept, mut files) = (ReloadCache::default(), Vec::new());
             let parts = source::open_again(config, &mut kept, &mut files)?.parts;
-            let loader = Box::new(FileLoader { config: config.clone(), kept });
+            let loader =
+                Box::new(FileLoader { config: config.clone(), in_force: kept, loaded: ReloadCache::default() });
             (parts, Some(ConfigSource { loader, files }))
         }
         None => {
@@ -65,17 +67,25 @@ pub(super) fn start_logging() -> Result<LoggingGuard, String> {
 /// Reads a configuration from its file at each reload.
 struct FileLoader {
     config: PathBuf,
-    kept: ReloadCache,
+    /// The parts of the configuration in force, which the next reading compares with.
+    in_force: ReloadCache,
+    /// The parts of the last reading, which may not have come into force.
+    loaded: ReloadCache,
 }
 
 impl Loader for FileLoader {
     fn load(&mut self) -> LoadResult {
         let mut files = Vec::new();
-        let source = source::open_again(&self.config, &mut self.kept, &mut files);
+        self.loaded = self.in_force.clone();
+        let source = source::open_again(&self.config, &mut self.loaded, &mut files);
         let outcome = source.map(|source| source.parts).map_err(|problems| {
             let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
             problems.errors.iter().map(ToString::to_string).chain(more).collect()
         });
         LoadResult { files, outcome }
+    }
+
+    fn confirm(&mut self) {
+        self.in_force = mem::take(&mut self.loaded);
     }
 }

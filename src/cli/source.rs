@@ -85,7 +85,7 @@ impl<'t> From<&'t SourceText> for ConfigText<'t> {
 }
 
 /// The state that is kept between two readings of the same configuration.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReloadCache {
     /// Settings that are tried in place of those of the files.
     changes: Vec<TrialSetting>,

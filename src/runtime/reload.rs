@@ -85,8 +85,11 @@ pub struct LoadResult {
 
 /// The way to read a configuration.
 pub trait Loader: Send {
-    /// Reads the whole configuration again. May block.
+    /// Reads the whole configuration again, and reuses parts of the one in force. May block.
     fn load(&mut self) -> LoadResult;
+
+    /// Notes that the configuration of the last [`Loader::load`] is in force.
+    fn confirm(&mut self);
 }
 
 /// The source of a configuration, for reloads.
@@ -314,6 +317,9 @@ impl Reloader {
         self.senders.apply_settings(senders);
         if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
             running.set_peers(&settings.peers);
+        }
+        if let Some(loader) = &self.loader {
+            loader.lock().confirm();
         }
         let notes = changes::describe_limit_changes(&before.ruleset, &active.ruleset);
         self.in_force = fingerprints(&self.files);

@@ -433,3 +433,27 @@ fn a_reload_brings_no_snapshot_back_that_lacks_changes() {
     assert_eq!(status(&gateway, "key-canary-1"), 403);
     assert_no_canary(&gateway);
 }
+
+#[test]
+fn a_reload_that_is_refused_leaves_no_customers_behind_for_later_ones() {
+    let (origin, mut database) = (Origin::start(), database());
+    let config = config(&origin, QUERY, ", interval: 200ms, timeout: 500ms");
+    let gateway = Gateway::start_with(&config, &[("url", &database.url())], &[]);
+    database.kill();
+    gateway.rewrite(&config.replace("customers.snapshot", "other.snapshot"));
+    let refused = gateway.reload();
+    assert!(refused.status == 422 && refused.text().contains("tollgate tries again"), "{refused:?}");
+    gateway.rewrite(&config);
+    assert_eq!(gateway.reload().status, 200);
+    database.run();
+    database.run_sql(
+        "INSERT INTO api_keys (credential, customer, plan) VALUES ('key-3', 'initech', 'free');
+        UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'",
+    );
+    wait_until("the new customer", || status(&gateway, "key-3") == 200);
+    database.kill();
+    gateway.rewrite(&format!("{config}access_log: full\n"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!((status(&gateway, "key-3"), quota(&gateway, "key-canary-1")), (200, Some(20_000)));
+    assert_no_canary(&gateway);
+}

@@ -303,3 +303,23 @@ fn a_published_key_that_cannot_be_used_does_not_keep_the_others_out() {
     let log = gateway.process.stderr();
     assert!(log.contains("keys that cannot be used are ignored") && log.contains("keys[0].n has 1024 bits"), "{log}");
 }
+
+#[test]
+fn a_reload_that_is_refused_leaves_no_keys_behind_for_later_ones() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let jwks = format!("url: \"{}\", min_interval: 1s", publisher.url());
+    let gateway = gateway(&origin, &jwks, &[]);
+    gateway.folder.write("customers.csv", format!("{CUSTOMERS}wrong\n"));
+    gateway.rewrite(&config(&origin, &format!("{jwks}, refresh: 2h")));
+    assert_eq!(gateway.reload().status, 422);
+    gateway.rewrite(&config(&origin, &jwks));
+    gateway.folder.write("customers.csv", CUSTOMERS);
+    assert_eq!(gateway.reload().status, 200);
+    publisher.publish(&[named("new")]);
+    let new = named("new").token("acme");
+    wait_until("the new key", || status(&gateway, &new) == 200);
+    publisher.say(Says::Other("503 Service Unavailable", Vec::new()));
+    gateway.rewrite(&format!("access_log: full\n{}", config(&origin, &jwks)));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(status(&gateway, &new), 200);
+}

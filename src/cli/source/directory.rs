@@ -39,7 +39,7 @@ pub struct RowContext<'a> {
 }
 
 /// A directory, and the source and settings that it was made from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct OpenDirectory {
     from: Origin,
     overrides: ConfiguredOverrides,
@@ -71,7 +71,7 @@ pub(super) enum ServerIdentity {
     Http(Uri, u128, Nanos, LookupCacheSettings),
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Origin {
     File {
         path: PathBuf,
@@ -265,7 +265,7 @@ fn in_field(mut problem: Problem, field: &str, misread: InvalidOverride) -> Prob
 }
 
 /// Groups, and the file and settings that they were made from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct OpenGroups {
     /// The file that lists them; `None` if there is none.
     from: Option<(PathBuf, Fingerprint)>,

@@ -16,7 +16,7 @@ use crate::customers::jwt::remote::{KeyEndpoint, KeyLocation, KeySet};
 use crate::units::Nanos;
 
 /// Fetched keys, and the settings for fetching them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct OpenKeys {
     /// The address, a hash of the TLS files, the refresh interval, the shortest interval, and the accepted algorithms.
     from: (JwksAddress, u128, Nanos, Nanos, Vec<Algorithm>),
