@@ -262,14 +262,15 @@ fn an_issuer_is_found_by_discovery_over_tls_and_only_believed_about_itself() {
     let claims = |issuer: &str| json!({ "sub": "acme", "iss": issuer, "exp": seconds_from_now(3_600) });
     assert_eq!(status(&gateway, &Issuer::p256().sign(&claims(&issuer))), 200);
     assert_eq!(status(&gateway, &Issuer::p256().sign(&claims("https://other.example.com"))), 401);
+    // the keys of an issuer stay in force, those of another one do not
     let refused = [
-        (format!("issuer: \"{issuer}\", tls: {{ ca: strange.pem }}"), "certificate"),
-        (format!("issuer: \"{issuer}/other\", tls: {{ ca: ca.pem }}"), "names another issuer"),
+        (format!("issuer: \"{issuer}\", tls: {{ ca: strange.pem }}"), 200, "certificate"),
+        (format!("issuer: \"{issuer}/other\", tls: {{ ca: ca.pem }}"), 503, "names another issuer"),
     ];
-    for (jwks, why) in refused {
+    for (jwks, answer, why) in refused {
         gateway.rewrite(&config(&origin, &jwks));
         assert_eq!(gateway.reload().status, 200);
-        assert_eq!(status(&gateway, &Issuer::p256().sign(&claims(&issuer))), 503);
+        assert_eq!(status(&gateway, &Issuer::p256().sign(&claims(&issuer))), answer);
         wait_until(why, || gateway.process.stderr().contains(why));
     }
 }
@@ -302,6 +303,23 @@ fn a_published_key_that_cannot_be_used_does_not_keep_the_others_out() {
     assert_eq!(status(&gateway, &Issuer::p256().token("acme")), 200);
     let log = gateway.process.stderr();
     assert!(log.contains("keys that cannot be used are ignored") && log.contains("keys[0].n has 1024 bits"), "{log}");
+}
+
+#[test]
+fn keys_stay_in_force_when_the_settings_for_fetching_them_change() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let jwks = format!("url: \"{}\", min_interval: 1s", publisher.url());
+    let gateway = gateway(&origin, &jwks, &[]);
+    let (old, new) = (Issuer::p256().token("acme"), named("new").token("acme"));
+    assert_eq!(status(&gateway, &old), 200);
+    publisher.say(Says::Other("503 Service Unavailable", Vec::new()));
+    gateway.rewrite(&config(&origin, &format!("{jwks}, refresh: 2h")));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(status(&gateway, &old), 200);
+    wait_until("a failure", || attempts(&gateway, "failure") > 0.0);
+    assert_eq!(status(&gateway, &old), 200);
+    publisher.publish(&[named("new")]);
+    wait_until("the new key", || status(&gateway, &new) == 200);
 }
 
 #[test]

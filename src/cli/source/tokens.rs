@@ -18,13 +18,15 @@ use crate::units::Nanos;
 /// Fetched keys, and the settings for fetching them.
 #[derive(Clone, Debug)]
 pub(super) struct OpenKeys {
-    /// The address, a hash of the TLS files, the refresh interval, the shortest interval, and the accepted algorithms.
-    from: (JwksAddress, u128, Nanos, Nanos, Vec<Algorithm>),
+    /// The address, and the accepted algorithms.
+    from: (JwksAddress, Vec<Algorithm>),
+    /// A hash of the TLS files, the refresh interval, and the shortest interval.
+    terms: (u128, Nanos, Nanos),
     keys: KeySet,
 }
 
 /// Opens the keys that the configuration names; `plans` are the names of its plans, `groups` the groups that
-/// customers may belong to. Fetched keys that were `kept` are reused if the settings for fetching them did not change.
+/// customers may belong to. Fetched keys that were `kept` are reused if they are from the same address.
 pub(super) fn open(
     jwks: &Jwks,
     (plans, groups): (&[String], &Arc<GroupTable>),
@@ -66,13 +68,15 @@ fn published_keys(
     let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
     let client = has_tls.then(|| files.tls_client(tls, &place)).transpose()?;
     let (tls, tls_files) = client.map(|(client, files)| (Arc::new(client), files)).unzip();
-    let from = (at.clone(), tls_files.unwrap_or_default(), *refresh, *min_interval, algorithms.to_vec());
-    if let Some(open) = kept.as_ref().filter(|open| open.from == from) {
+    let (from, terms) = ((at.clone(), algorithms.to_vec()), (tls_files.unwrap_or_default(), *refresh, *min_interval));
+    let before = kept.as_ref().filter(|open| open.from == from);
+    if let Some(open) = before.filter(|open| open.terms == terms) {
         return Ok(open.keys.clone());
     }
     let (refresh, min_interval, algorithms) = (*refresh, *min_interval, algorithms.to_vec());
-    let keys = KeySet::published(KeyEndpoint { published: address, tls, refresh, min_interval, algorithms });
-    *kept = Some(OpenKeys { from, keys: keys.clone() });
+    let endpoint = KeyEndpoint { published: address, tls, refresh, min_interval, algorithms };
+    let keys = KeySet::published(endpoint, before.map(|open| &open.keys));
+    *kept = Some(OpenKeys { from, terms, keys: keys.clone() });
     Ok(keys)
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::keys::{KeyFault, Keys, MAX_KEY_SET};
 use crate::clock::Clock;
-use crate::customers::source::{RefreshLimits, Refreshed, Refresher, Source};
+use crate::customers::source::{RefreshLimits, Refreshed, Refresher, Source, SourceStatus};
 use crate::fields::Fields;
 use crate::http::upstream::{OwnRequest, fetch};
 use crate::tls::TlsClient;
@@ -65,11 +65,21 @@ impl From<Keys> for KeySet {
 }
 
 impl KeySet {
-    /// The keys that `endpoint` publishes, which are fetched once the refresher runs.
-    pub fn published(endpoint: KeyEndpoint) -> Self {
-        let (keys, hint) = (Arc::<ArcSwapOption<Keys>>::default(), Arc::new(Notify::new()));
+    /// The keys that `endpoint` publishes, which are fetched once the refresher runs. Until then those of the set `before`, from
+    /// the same place and for the same algorithms, stay in force.
+    pub fn published(endpoint: KeyEndpoint, before: Option<&Self>) -> Self {
+        let known = before.and_then(|before| before.keys.load_full());
+        let is_known = known.is_some();
+        let (keys, hint) = (Arc::new(ArcSwapOption::from(known)), Arc::new(Notify::new()));
         let source = PublishedKeys { endpoint, keys: Arc::clone(&keys), text: Mutex::default() };
-        Self { keys, refresher: Some(Arc::new(Refresher::new(source, hint))) }
+        let refresher = Refresher::new(source, hint);
+        if let Some(before) = before.and_then(Self::refresher) {
+            let SourceStatus { entries, fresh_at, .. } = before.status();
+            if let (true, Some(at)) = (is_known, fresh_at) {
+                refresher.resume(entries, at);
+            }
+        }
+        Self { keys, refresher: Some(Arc::new(refresher)) }
     }
 
     /// The refresher that fetches the keys, if there is one.
