@@ -2,7 +2,7 @@
 //! while the source is unavailable or its answer cannot be read.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
@@ -81,6 +81,8 @@ pub struct Refresher {
     schedule: Mutex<Schedule>,
     /// The reason why the last attempt failed, if it did.
     failure: Mutex<Option<String>>,
+    /// Whether a configuration has waited for the first data: later ones that have the source do not wait again.
+    was_awaited: AtomicBool,
 }
 
 /// The time of the next attempt.
@@ -102,10 +104,18 @@ impl Refresher {
             began: AtomicU64::new(0),
             schedule: Mutex::default(),
             failure: Mutex::default(),
+            was_awaited: AtomicBool::new(false),
         }
     }
 
-    /// Notes that `entries` entries from an earlier process are served, which were read at the wall time `fresh_at`.
+    /// Notes that this is the source of the refresher `before` under other settings. If that one was awaited and has no data
+    /// yet, this one is not awaited.
+    pub fn succeed(&self, before: &Self) {
+        let is_awaited = before.was_awaited.load(Ordering::Relaxed) && !before.has_data();
+        self.was_awaited.store(is_awaited, Ordering::Relaxed);
+    }
+
+    /// Notes that `entries` earlier entries are served, which were read at the wall time `fresh_at`.
     pub(super) fn resume(&self, entries: usize, fresh_at: Nanos) {
         self.status.send_modify(|status| (status.entries, status.fresh_at) = (entries, Some(fresh_at)));
     }
@@ -120,16 +130,26 @@ impl Refresher {
         *self.status.borrow()
     }
 
+    /// Whether there is data to serve.
+    pub fn has_data(&self) -> bool {
+        self.status().fresh_at.is_some()
+    }
+
     /// Calls `observer` after every attempt from here on; the first observer stays.
     pub fn observe(&self, observer: RefreshObserver) {
         drop(self.observer.set(observer));
     }
 
-    /// Makes an attempt if none has succeeded yet, and waits for `patience` at most.
+    /// Makes an attempt if none has succeeded yet, and waits for `patience` at most; not at all if a configuration has waited
+    /// before.
     async fn begin(&self, patience: Nanos, clock: &Arc<dyn Clock>) {
-        if self.status().fresh_at.is_none() {
+        if self.has_data() {
+            return;
+        }
+        match self.was_awaited.swap(true, Ordering::Relaxed) {
             // after a timeout, the background task goes on
-            drop(timeout(patience.to_duration(), self.refresh(clock)).await);
+            false => drop(timeout(patience.to_duration(), self.refresh(clock)).await),
+            true => self.hint.notify_one(),
         }
     }
 
@@ -237,7 +257,7 @@ impl Refresher {
     }
 }
 
-/// Makes a first attempt at each of `sources` that has not succeeded yet, and waits for `patience` at most.
+/// Makes a first attempt at each of `sources` that has no data yet, and waits for `patience` at most.
 pub async fn begin(sources: &[Arc<Refresher>], patience: Nanos, clock: &Arc<dyn Clock>) {
     let mut tasks = JoinSet::new();
     for source in sources {

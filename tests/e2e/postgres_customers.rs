@@ -254,7 +254,20 @@ fn a_first_start_without_the_database_is_not_ready_until_it_is_there() {
     wait_until("it to say what it waits for", || running.admin_get("/readyz").text().contains("waiting for customers"));
     let response = ask(&running, "key-canary-1");
     assert_eq!((response.status, response.number("retry-after")), (503, Some(1)), "{response:?}");
+    // one reload waits for a database that never answers, later ones do not
     database.run();
+    database.signal("STOP");
+    let took = |query: &str, burst: &str| {
+        let config = config(&origin, query, ", interval: 200ms, timeout: 60s").replace("burst: 10000", burst);
+        running.rewrite(&config);
+        let report = running.reload().json();
+        assert_eq!(report["result"], "applied", "{report}");
+        report["duration_seconds"].as_f64().unwrap()
+    };
+    let query = format!("{QUERY} WHERE true");
+    let (waited, later) = (took(&query, "burst: 10000"), took(&query, "burst: 10001"));
+    assert!(later < waited / 2.0, "{later} s after {waited} s");
+    database.signal("CONT");
     wait_until("it to be ready", || running.admin_get("/readyz").status == 200);
     assert_eq!(status(&running, "key-canary-1"), 200);
     assert_no_canary(&running);

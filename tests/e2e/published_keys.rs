@@ -341,3 +341,18 @@ fn a_reload_that_is_refused_leaves_no_keys_behind_for_later_ones() {
     assert_eq!(gateway.reload().status, 200);
     assert_eq!(status(&gateway, &new), 200);
 }
+
+#[test]
+fn one_reload_waits_for_an_issuer_that_never_answers_and_later_ones_do_not() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let gateway = gateway(&origin, &format!("url: \"{}\"", publisher.url()), &[]);
+    publisher.say(Says::Nothing);
+    let took = |more: &str| {
+        gateway.rewrite(&config(&origin, &format!("url: \"{}/other\"{more}", publisher.url())));
+        let report = gateway.reload().json();
+        assert_eq!(report["result"], "applied", "{report}");
+        report["duration_seconds"].as_f64().unwrap()
+    };
+    let (waited, later) = (took(""), [took(" "), took(", refresh: 2h")]);
+    assert!(later.iter().all(|later| *later < waited / 2.0), "{later:?} s after {waited} s");
+}

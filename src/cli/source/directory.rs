@@ -172,6 +172,9 @@ pub(super) fn open_database(
         let hint = "their customers would be unknown: is a plan, a limit or a group missing here? The log names them";
         return Err(problem.found(found).hint(hint).into());
     }
+    if let Some(before) = before.filter(|_| kept.as_ref().is_some_and(|open| open.from == from)) {
+        database.refresher().succeed(before.refresher());
+    }
     Ok(keep(kept, from, context, Directory::Postgres(database)))
 }
 

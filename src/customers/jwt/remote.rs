@@ -74,6 +74,7 @@ impl KeySet {
         let source = PublishedKeys { endpoint, keys: Arc::clone(&keys), text: Mutex::default() };
         let refresher = Refresher::new(source, hint);
         if let Some(before) = before.and_then(Self::refresher) {
+            refresher.succeed(before);
             let SourceStatus { entries, fresh_at, .. } = before.status();
             if let (true, Some(at)) = (is_known, fresh_at) {
                 refresher.resume(entries, at);
