@@ -274,3 +274,23 @@ async fn made_up_keys_on_many_streams_leave_descriptors_for_others() {
     assert_eq!(all(asking.into_iter()).await, [503; 360]);
     assert!(!process.stderr().contains("Too many open files"), "{}", process.stderr());
 }
+
+#[test]
+fn answers_stay_known_when_the_terms_of_look_ups_change() {
+    let origin = Origin::start();
+    let service = Service::start("200 OK", &json!({ "customer": "acme", "plan": "free" }));
+    let gateway = gateway(&origin, &service, ", timeout: 10s", "");
+    assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(10_000)));
+    service.say("503 Service Unavailable", &json!({}));
+    let terms = [(", timeout: 9s", ""), ("", ", ttl: 1h, negative_ttl: 1h"), ("", ", ttl: 1h, max_cached: 5000")];
+    for (http, options) in terms {
+        gateway.rewrite(&config(&origin, &service, http, options));
+        assert_eq!(gateway.reload().status, 200);
+        assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(10_000)), "{http}{options}");
+    }
+    // a shorter time is also that of earlier answers
+    service.say("200 OK", &json!({ "customer": "acme", "plan": "pro" }));
+    gateway.rewrite(&config(&origin, &service, ", timeout: 10s", ", ttl: 1ms, negative_ttl: 1ms"));
+    assert_eq!(gateway.reload().status, 200);
+    wait_until("the other plan", || told(&ask(&gateway, "key-1")) == (200, Some(20_000)));
+}

@@ -7,7 +7,7 @@ use http::Uri;
 
 use super::named_files::Files;
 use super::{decode, name, problem};
-use crate::config::{ConfiguredOverrides, LookupCacheSettings, NamedFile, PostgresQuery, Problem, Problems};
+use crate::config::{ConfiguredOverrides, NamedFile, PostgresQuery, Problem, Problems};
 use crate::customers::Directory;
 use crate::customers::directory::{
     CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupSettings,
@@ -15,7 +15,6 @@ use crate::customers::directory::{
 };
 use crate::files::Fingerprint;
 use crate::ruleset::overrides::InvalidOverride;
-use crate::units::Nanos;
 
 /// The largest directory of customers that is read, in bytes: CSV has room for millions; YAML, which takes many times its
 /// size in memory while it is read, has room for a file that is written by hand.
@@ -62,13 +61,13 @@ pub(super) struct DatabaseSource {
     pub(super) terms: PostgresSettings,
 }
 
-/// The identity of a server: its settings, which decide whether the directory can be reused.
+/// The identity of a server, which decides whether its answers can be reused.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ServerIdentity {
-    /// The name of a Redis hash in the store, which cannot change, and the cache settings.
-    Redis(String, LookupCacheSettings),
-    /// An HTTP service: its URL, a hash of its other settings and files, the timeout, and the cache settings.
-    Http(Uri, u128, Nanos, LookupCacheSettings),
+    /// The name of a Redis hash in the store, which cannot change.
+    Redis(String),
+    /// An HTTP service: its URL, and a hash of its contract, its token and its TLS files.
+    Http(Uri, u128),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -132,10 +131,10 @@ pub(super) fn open_lookup(
         && *before == from
         && let Directory::Lookup(known_by) = &**directory
     {
-        if same == overrides && Arc::ptr_eq(known, groups) {
+        if same == overrides && Arc::ptr_eq(known, groups) && known_by.terms() == asked.terms {
             return Arc::clone(directory);
         }
-        // after a change of limits or groups, too, customers stay known while their server is unavailable
+        // after a change of limits, groups or terms, too, customers stay known while their server is unavailable
         predecessor = Some(known_by);
     }
     let server = (asked.server, asked.terms);

@@ -21,7 +21,7 @@ const MAX_REDIS_CALLS: usize = 10_000;
 /// A Redis hash on the `servers` of the store.
 pub(super) fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers) -> LookupSource {
     LookupSource {
-        identity: ServerIdentity::Redis(key.clone(), *remembered),
+        identity: ServerIdentity::Redis(key.clone()),
         server: Server::Redis { pool: Pool::new(servers.clone()), key: key.clone() },
         terms: terms(REDIS_PATIENCE, MAX_REDIS_CALLS, *remembered),
     }
@@ -38,7 +38,7 @@ pub(super) fn http(configured: &HttpLookup, files: &mut Files<'_>) -> Result<Loo
         [tls_files.unwrap_or_default().to_le_bytes(), hash(format!("{is_unkey} {token:?}").as_bytes()).to_le_bytes()];
     let contract = if *is_unkey { Contract::Unkey } else { Contract::Plain };
     Ok(LookupSource {
-        identity: ServerIdentity::Http(url.clone(), hash(&parts.concat()), *timeout, *remembered),
+        identity: ServerIdentity::Http(url.clone(), hash(&parts.concat())),
         server: Server::Http(HttpService { url: url.clone(), tls, token, contract }),
         // each call has a connection of its own
         terms: terms(*timeout, descriptors::for_lookups(descriptors::limit()), *remembered),

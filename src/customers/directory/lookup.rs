@@ -44,7 +44,7 @@ pub enum Server {
 }
 
 /// The terms of calls and of their cached answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookupSettings {
     /// How long a request waits for an answer.
     pub patience: Nanos,
@@ -96,7 +96,8 @@ struct Lookup {
     server: Server,
     terms: LookupSettings,
     hashes: Hashes,
-    /// The cached answers, which the directories of one server share from one configuration to the next.
+    /// The cached answers, which the directories of one server share from one configuration to the next, unless their number
+    /// changes.
     cache: Arc<Cache<KeyedHash, Cached>>,
     /// The number of the reader among those that have read answers in the cache.
     reader: u64,
@@ -139,8 +140,8 @@ const REST: Nanos = Nanos::new(100_000_000);
 
 impl LookupDirectory {
     /// Connects at the first call. `reader` parses plans, time zones and overrides, and `groups` are the groups that
-    /// customers may belong to. The cached answers of the directory `before`, of the same server and terms, stay valid:
-    /// `reader` reads them again.
+    /// customers may belong to. The cached answers of the directory `before`, of the same server, stay valid: `reader` reads
+    /// them again.
     pub fn new(
         (server, terms): (Server, LookupSettings),
         before: Option<&Self>,
@@ -148,11 +149,20 @@ impl LookupDirectory {
         groups: Arc<GroupTable>,
     ) -> Self {
         let before = before.map(|before| &before.0);
+        let cache = match before {
+            Some(before) if before.terms.max_cached == terms.max_cached => Arc::clone(&before.cache),
+            _ => {
+                let cache = Cache::new(terms.max_cached);
+                let known = before.iter().flat_map(|before| before.cache.iter());
+                known.for_each(|(hash, cached)| cache.insert(hash, cached));
+                Arc::new(cache)
+            }
+        };
         Self(Arc::new(Lookup {
             server,
             terms,
             hashes: before.map_or_else(|| Hashes::new(&rand::random()), |before| before.hashes),
-            cache: before.map_or_else(|| Arc::new(Cache::new(terms.max_cached)), |before| Arc::clone(&before.cache)),
+            cache,
             reader: before.map_or(0, |before| before.reader.wrapping_add(1)),
             pending: Mutex::default(),
             interner: Mutex::new(Interner::new(reader)),
@@ -161,6 +171,11 @@ impl LookupDirectory {
             backoff_until: AtomicU64::new(0),
             is_away: AtomicBool::new(false),
         }))
+    }
+
+    /// The terms of calls and of their cached answers.
+    pub fn terms(&self) -> LookupSettings {
+        self.0.terms
     }
 
     /// Whether the server is an HTTP service.
@@ -177,7 +192,7 @@ impl LookupDirectory {
     pub fn find_cached(&self, credential: &[u8], now: Nanos) -> Option<LookupResult> {
         let hash = self.0.hashes.of(credential);
         let cached = self.0.cached(hash)?;
-        (now < cached.good_until).then_some(cached.answer)
+        self.0.is_good(&cached, now).then_some(cached.answer)
     }
 
     /// The customer of this credential; `None` if no customer has it. Waits for the server as long as the terms say.
@@ -186,7 +201,7 @@ impl LookupDirectory {
         let now = clock.now();
         let hash = shared.hashes.of(credential);
         let cached = shared.cached(hash);
-        if let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) {
+        if let Some(cached) = cached.as_ref().filter(|cached| shared.is_good(cached, now)) {
             return cached.answer.clone();
         }
         let answer = match Lookup::start_or_join_call(shared, hash, credential, clock, now) {
@@ -301,6 +316,13 @@ impl Lookup {
         let cached = Cached { answer, reader: self.reader, ..cached };
         self.cache.insert(hash, cached.clone());
         Some(cached)
+    }
+
+    /// Whether a cached answer is valid. One from before the terms made answers end earlier is not valid for longer than one
+    /// that comes now.
+    fn is_good(&self, cached: &Cached, now: Nanos) -> bool {
+        let longest = self.terms.ttl.max(self.terms.negative_ttl).max(STALE_TIME);
+        now < cached.good_until && cached.good_until <= now.saturating_add(longest)
     }
 
     fn read(&self, value: &[u8]) -> Result<Customer, String> {
