@@ -57,12 +57,10 @@ use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Records};
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::{Cluster, OsPlatform, PeerObserver};
-use crate::customers::source::Refresher;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::bans::Bans;
 use crate::gateway::crossings::Crossings;
 use crate::gateway::spans::Spans;
-use crate::gateway::upstream::Pool;
 use crate::gateway::usage_sums::UsageSums;
 use crate::gateway::{Gateway, GatewayState};
 use crate::lifecycle::Phase;
@@ -177,9 +175,14 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     telemetry.watch_panics();
     // before the old process stops accepting, and before it learns that this one is ready
     let pools = rules.pools(None);
-    resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry);
+    let (sources, of_system): (_, Arc<dyn Clock>) = (rules.sources(), Arc::new(SystemClock::new()));
+    let begun = block_on(reload::resolve_nodes_and_refresh_sources(&pools, &sources, &telemetry, &of_system));
+    if let Err(error) = begun {
+        tracing::warn!(%error, "cannot resolve host names or read customers and keys before the start; they are read in the background");
+    }
     if let Some(predecessor) = &predecessor {
         predecessor.check_upstreams(&pools).map_err(StartError::predecessor)?;
+        predecessor.check_sources(&sources).map_err(StartError::predecessor)?;
     }
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = recover(predecessor.as_mut(), state.as_ref(), seed)?;
@@ -259,20 +262,13 @@ fn disable_huge_pages() {
     }
 }
 
-/// Resolves the host names of upstream nodes, and reads the sources of customers and keys. Work that is not done in time
-/// goes on in the background.
-fn resolve_nodes_and_refresh_sources(pools: &[Arc<Pool>], sources: &[Arc<Refresher>], telemetry: &Telemetry) {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => {
-            runtime.block_on(reload::resolve_nodes_and_refresh_sources(pools, sources, telemetry, &clock));
-            // no thread waits for the name lookups that are still running
-            runtime.shutdown_background();
-        }
-        Err(error) => {
-            tracing::warn!(%error, "cannot resolve host names or read customers and keys before the start; they are read in the background")
-        }
-    }
+/// Does work that comes before the server and its runtimes start.
+fn block_on<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(work);
+    // no thread waits for name lookups that are still running
+    runtime.shutdown_background();
+    Ok(done)
 }
 
 /// The state of limits that the old process hands over, or that the last snapshot holds. `seed` is the cluster's, which all

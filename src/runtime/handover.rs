@@ -22,6 +22,8 @@ use serde_json::json;
 
 use super::inherit::{self, FROM_SYSTEMD, HANDOVER_VARIABLE, SYSTEMD_VARIABLES};
 use super::socket::Socket;
+use crate::customers::source::Refresher;
+use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::upstream::Pool;
 use crate::ruleset::upstream::Upstream;
 
@@ -33,7 +35,9 @@ const READY: u8 = b'R';
 const SERVING: u8 = b'S';
 /// The variable that tells the new process which upstreams have an address in the old one: a JSON list of their names.
 const UPSTREAMS_VARIABLE: &str = "TOLLGATE_HANDOVER_UPSTREAMS";
-/// The most bytes of that variable; Linux starts no process with 128 KiB or more in one.
+/// The variable that tells the new process which sources of customers and keys have data in the old one, in the same form.
+const SOURCES_VARIABLE: &str = "TOLLGATE_HANDOVER_SOURCES";
+/// The most bytes of a variable; Linux starts no process with 128 KiB or more in one.
 const LONGEST_VARIABLE: usize = 100 << 10;
 /// The byte that accompanies each socket.
 const SOCKET: u8 = b's';
@@ -81,21 +85,25 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts this process's program again, with the same arguments. `pools` are those of this process.
-    pub(super) fn start(pools: &[Arc<Pool>]) -> Result<Self, UpgradeError> {
+    /// Starts this process's program again, with the same arguments. `active` is the configuration in force.
+    pub(super) fn start(active: &ActiveConfig) -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::IsInit);
         }
         let mut arguments = std::env::args_os();
         let program = arguments.next().unwrap_or_else(|| "tollgate".into());
         let (ours, theirs) = UnixStream::pair()?;
-        let with_address = pools.iter().filter(|pool| pool.has_address()).map(|pool| &pool.upstream.name);
+        let with_address = active.pools.iter().filter(|pool| pool.has_address()).map(|pool| &pool.upstream.name);
         let upstreams = json!(with_address.collect::<Vec<_>>()).to_string();
+        let mut sources = active.sources();
+        sources.retain(|source| source.has_data());
+        let sources = json!(sources.iter().map(|source| source.name()).collect::<Vec<_>>()).to_string();
         let mut command = Command::new(&program);
         command
             .args(arguments)
             .env(HANDOVER_VARIABLE, if inherit::are_of_systemd() { FROM_SYSTEMD } else { "1" })
             .env(UPSTREAMS_VARIABLE, if upstreams.len() > LONGEST_VARIABLE { "[]" } else { &upstreams })
+            .env(SOURCES_VARIABLE, sources)
             .stdin(Stdio::from(OwnedFd::from(theirs)));
         // the new process receives the sockets through the Unix socket, not from systemd
         for name in SYSTEMD_VARIABLES {
@@ -203,13 +211,23 @@ impl Predecessor {
     /// Checks that each upstream that has an address in the old process has one here too, so that a failure of DNS does not
     /// leave a process in service that can reach no node. An old process of an earlier version names no upstreams.
     pub(super) fn check_upstreams(&self, pools: &[Arc<Pool>]) -> Result<(), String> {
-        let told = std::env::var(UPSTREAMS_VARIABLE).unwrap_or_default();
-        let with_address: Vec<String> = serde_json::from_str(&told).unwrap_or_default();
+        let with_address = names_in(UPSTREAMS_VARIABLE);
         let is_lost = |pool: &&Arc<Pool>| !pool.has_address() && with_address.contains(&pool.upstream.name);
         pools.iter().find(is_lost).map_or(Ok(()), |pool| {
             let Upstream { name, nodes, .. } = &pool.upstream;
             let hosts: Vec<&str> = nodes.iter().map(|node| node.address.as_str()).collect();
             Err(format!("upstreams.{name}: no address of its nodes is found here: {}", hosts.join(", ")))
+        })
+    }
+
+    /// Checks that each source of customers and keys that has data in the old process has some here too, as
+    /// [`Predecessor::check_upstreams`].
+    pub(super) fn check_sources(&self, sources: &[Arc<Refresher>]) -> Result<(), String> {
+        let with_data = names_in(SOURCES_VARIABLE);
+        let is_lost =
+            |source: &&Arc<Refresher>| !source.has_data() && with_data.iter().any(|name| name == source.name());
+        sources.iter().find(is_lost).map_or(Ok(()), |source| {
+            Err(format!("the source {} cannot be read here, and the old process has its data", source.name()))
         })
     }
 
@@ -225,6 +243,11 @@ impl Predecessor {
             tracing::warn!(%error, "the old process ended before the new one confirmed the handover");
         }
     }
+}
+
+/// The names in a variable that the old process has set.
+fn names_in(variable: &str) -> Vec<String> {
+    serde_json::from_str(&std::env::var(variable).unwrap_or_default()).unwrap_or_default()
 }
 
 fn socket(stream: &UnixStream) -> io::Result<Socket> {

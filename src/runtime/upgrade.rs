@@ -36,7 +36,7 @@ impl Upgrader {
 
     async fn start(&self) -> Result<Successor, UpgradeError> {
         let sockets = self.gate.sockets()?;
-        let successor = Successor::start(&self.gateway.active.load().pools)?;
+        let successor = Successor::start(&self.gateway.active.load())?;
         blocking(successor.preparation(sockets)?).await?;
         Ok(successor)
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::json;
 
+use crate::restarts::Lineage;
 use crate::support::gateway::proxied;
+use crate::support::process::signal;
 use crate::support::tls::Authority;
 use crate::support::tokens::{Issuer, key_set, seconds_from_now};
 use crate::support::{Exchange, Gateway, Origin, Response, SilentNode, together, wait_until};
@@ -355,4 +357,19 @@ fn one_reload_waits_for_an_issuer_that_never_answers_and_later_ones_do_not() {
     };
     let (waited, later) = (took(""), [took(" "), took(", refresh: 2h")]);
     assert!(later.iter().all(|later| *later < waited / 2.0), "{later:?} s after {waited} s");
+}
+
+#[test]
+fn a_successor_without_the_keys_that_the_old_process_has_takes_nothing_over() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let mut lineage = Lineage::of(gateway(&origin, &format!("url: \"{}\"", publisher.url()), &[]));
+    lineage.upgrade();
+    let token = Issuer::p256().token("acme");
+    assert_eq!(status(&lineage.gateway, &token), 200);
+    publisher.say(Says::Other("503 Service Unavailable", Vec::new()));
+    signal(lineage.current, "USR2");
+    let said = |text: &str| lineage.gateway.process.stderr().contains(text);
+    wait_until("the failure", || said("the handover failed; this process continues to serve"));
+    assert!(said("the source jwks cannot be read here"));
+    assert_eq!(status(&lineage.gateway, &token), 200);
 }
