@@ -355,7 +355,7 @@ impl Prepared {
         let shed = move || meters.active.load().meters.shed("admin");
         let app = BoundedApp::new(app, (MOST_ADMIN, PATIENCE), Arc::clone(&gateway.clock), shed);
         server.add_service(AppListener::new("admin".to_owned(), admin, app, Arc::clone(&gate), AcceptsUntil::End));
-        let reloader = Reloader::new(
+        let mut reloader = Reloader::new(
             gateway.clone(),
             (telemetry.clone(), Arc::clone(&history)),
             (Arc::clone(&reloads), asked),
@@ -363,6 +363,9 @@ impl Prepared {
             senders.clone(),
             origin,
         );
+        if takes_over && let Err(error) = block_on(reloader.catch_up()) {
+            tracing::warn!(%error, "cannot look for changed files before the start; the reloader looks soon");
+        }
         let upkeep =
             upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&snapshot_writer), history, senders.clone());
         server.add_service(background_service("upkeep", upkeep));

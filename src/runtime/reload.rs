@@ -157,6 +157,14 @@ impl Reloader {
         }
     }
 
+    /// Reloads if files have changed since they were read: the process that hands over may have changed customers and said
+    /// that this is in force.
+    pub(super) async fn catch_up(&mut self) {
+        if self.has_other_contents().await {
+            self.reload(Trigger::File).await;
+        }
+    }
+
     /// Reloads whenever asked to, until dropped; starts again after a panic.
     pub(super) async fn run(mut self) {
         while catch_panic(self.work()).await == Err(Panicked) {

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
@@ -10,9 +12,11 @@ mod database;
 
 use self::database::{SCHEMA, on_database};
 use crate::admin_api::{BEARER, HOST, started_with};
+use crate::restarts::Lineage;
 use crate::support::client::request;
 use crate::support::postgres::Postgres;
-use crate::support::{Client, Gateway, Origin, Response, together, wait_until};
+use crate::support::process::signal;
+use crate::support::{Client, Exchange, Gateway, Origin, Response, together, wait_until};
 
 const FILE: &str = "directory: { file: customers.csv, writable: true }";
 const CUSTOMERS: &str = "credential, customer, plan\n# no comment,but a key,free\n\nkey-canary-1,acme,free\n  key-canary-2 , globex,pro\r\n";
@@ -407,4 +411,40 @@ fn the_audit_log_tells_which_key_was_corrected_and_how() {
     assert_eq!(told(&lines[1]), [json!("guard"), key, Value::Null, json!(200)]);
     assert_eq!(told(&lines[2]), [Value::Null, Value::Null, Value::Null, json!(404)], "nothing was changed");
     assert_untold(&gateway, &[]);
+}
+
+#[test]
+fn a_key_that_ends_during_an_upgrade_is_not_good_afterwards() {
+    let (origin, holds) = (Origin::start(), Arc::new(AtomicBool::new(false)));
+    let held = Arc::clone(&holds);
+    // an issuer for which the new process waits once it has read the file of customers
+    let issuer = Origin::with(move |exchange: &mut Exchange<'_>| {
+        wait_until("the answer to be wanted", || !held.load(Ordering::Relaxed));
+        exchange.reply("503 Service Unavailable", "", b"")
+    });
+    let identify = format!(
+        "{{ header: x-api-key }}, {{ jwt: {{ jwks: {{ url: \"http://{}/\" }}, plan: free }} }}",
+        issuer.address
+    );
+    let config = config(&origin, FILE)
+        .replace("{ header: x-api-key }", &identify)
+        .replace("burst: 10000,", "burst: 10000, enabled_percent: 0,");
+    let mut lineage = Lineage::of(started(&config, &[("customers.csv", CUSTOMERS)]));
+    let key = key_of(&done(&lineage.gateway, "POST", "/acme/keys", &json!({})));
+    let id = ids(&done(&lineage.gateway, "GET", "/acme", &Value::Null)).pop().unwrap();
+    assert_eq!(met(&lineage.gateway, &key).0, 200);
+    holds.store(true, Ordering::Relaxed);
+    let warnings = |lineage: &Lineage| lineage.gateway.process.stderr().matches("applies to no key").count();
+    let before = warnings(&lineage);
+    signal(lineage.current, "USR2");
+    wait_until("the new process to have read its files", || warnings(&lineage) > before);
+    done(&lineage.gateway, "DELETE", &format!("/acme/keys/{id}"), &Value::Null);
+    holds.store(false, Ordering::Relaxed);
+    let old = lineage.current;
+    wait_until("another process", || {
+        assert_eq!(met(&lineage.gateway, &key).0, 401);
+        lineage.current = lineage.serving().unwrap_or(old);
+        lineage.current != old
+    });
+    assert_eq!(met(&lineage.gateway, &key).0, 401);
 }

@@ -145,7 +145,7 @@ impl Lineage {
         Self { gateway, current, seen: String::new() }
     }
 
-    fn serving(&self) -> Option<u32> {
+    pub fn serving(&self) -> Option<u32> {
         let mut client = Client { wire: crate::support::wire::Wire::new(TcpStream::connect(self.gateway.admin).ok()?) };
         client.wire.send(request("GET", "/status", &[("connection", "close")])).ok()?;
         // a process that shuts down does not wait until operators have read its answer
