@@ -4,6 +4,7 @@
 //! the same identity, by which receivers recognize it. No request waits here: a notification that the queue has no room for
 //! is counted and lost.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -56,8 +57,8 @@ pub struct Crossing {
 
 /// The last notification of each key, and the queue of crossings to notify of.
 pub struct Crossings {
-    /// By the key and the plan: a key that another plan gives a larger quota reaches the same marks again.
-    notified: OnceLock<Cache<(LimitKey, Option<PlanId>), Notified>>,
+    /// By the key and a hash of the plan's name: a key that another plan gives a larger quota reaches the same marks again.
+    notified: OnceLock<Cache<(LimitKey, Option<u64>), Notified>>,
     waiting: Sender<Crossing>,
     lost: AtomicUsize,
 }
@@ -89,7 +90,7 @@ impl Crossings {
     }
 
     /// Whether there was no such notification of the key yet; this call notes it.
-    fn insert_if_new(&self, key: (LimitKey, Option<PlanId>), now: Notified) -> bool {
+    fn insert_if_new(&self, key: (LimitKey, Option<u64>), now: Notified) -> bool {
         let notified = self.notified.get_or_init(|| Cache::new(REMEMBERED));
         let is_new = notified.get(&key).is_none_or(|last| last.window != now.window || last.mark < now.mark);
         if is_new {
@@ -141,11 +142,12 @@ pub(super) fn notify_reached<'v>(
     for (position, limit, standing, charge, mark) in reached(context, ruleset) {
         let full_at = at.saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
-        let plan = plan(limit);
-        if !gateway.crossings.insert_if_new((bucket(limit, charge), plan), Notified { window, mark }) {
+        let plan = plan(limit).and_then(|plan| ruleset.plans.get(plan.0));
+        // the number of a plan is another one after a reload that lists plans in another order
+        let hash = plan.map(|plan| BuildHasherDefault::<DefaultHasher>::default().hash_one(plan));
+        if !gateway.crossings.insert_if_new((bucket(limit, charge), hash), Notified { window, mark }) {
             continue;
         }
-        let plan = plan.and_then(|plan| ruleset.plans.get(plan.0));
         let values = |part: &KeyPart| value(position, part);
         let shared = shared_because(active, limit, charge, values);
         gateway.crossings.notify(Crossing {
@@ -218,7 +220,7 @@ mod tests {
         assert_eq!([is_new(1, 7, 80), is_new(1, 7, 80), is_new(2, 7, 80)], [true, false, true]);
         assert_eq!([is_new(1, 7, 95), is_new(1, 7, 80), is_new(1, 7, 95)], [true, false, false]);
         assert_eq!([is_new(1, 8, 80), is_new(1, 8, 80)], [true, false]);
-        let on_plan = || is_new_on(1, Some(PlanId(1)), 8, 80);
+        let on_plan = || is_new_on(1, Some(1), 8, 80);
         assert_eq!([on_plan(), on_plan(), is_new(1, 8, 80)], [true, false, false], "the customer has another plan now");
     }
 

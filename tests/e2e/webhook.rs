@@ -172,6 +172,32 @@ fn a_request_is_told_of_once_its_body_has_decided() {
 }
 
 #[test]
+fn the_order_of_the_plans_has_no_mark_told_again_and_none_forgotten() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let by_customer = "guard: { key: customer, algorithm: fixed_window, window: 1d, warn_at: [50],
+    plans: { free: { limit: 4 }, pro: { limit: 10 } } }";
+    let guard = "guard: { key: { header: x-account }, algorithm: gcra, rate: 1/50h, burst: 20, warn_at: [80, 95] }";
+    let config = "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }
+plans: [free, pro]\n"
+        .to_owned()
+        + &config(&origin, receiver.address, "").replace(guard, by_customer);
+    let keys = "credential,customer,plan\na,a,free\n";
+    let gateway = Gateway::start_with(&config, &[("secret", SECRET), ("customers.csv", keys)], &[]);
+    let ask = |count| (0..count).for_each(|_| assert_eq!(gateway.get("/", &[("x-api-key", "a")]).status, 200));
+    ask(2);
+    ended(&gateway, "delivered", 1.0);
+    gateway.rewrite(&config.replace("[free, pro]", "[pro, free]"));
+    assert_eq!(gateway.reload().status, 200);
+    ask(1);
+    gateway.folder.write("customers.csv", keys.replace("free", "pro"));
+    assert_eq!(gateway.reload().status, 200);
+    ask(3);
+    ended(&gateway, "delivered", 2.0);
+    let told = receiver.received().iter().map(|seen| body(seen)["data"]["plan"].clone()).collect::<Vec<_>>();
+    assert_eq!(told, ["free", "pro"]);
+}
+
+#[test]
 fn the_bucket_of_requests_without_a_key_names_no_customer() {
     let (origin, receiver) = (Origin::start(), Origin::start());
     for (part, lacking) in
