@@ -5,6 +5,7 @@ use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 
+use http::header::HOST;
 use regex::bytes::Regex;
 
 use crate::config::decisions::RequiredSections;
@@ -156,10 +157,10 @@ fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) ->
 
 /// Reads the conditions of a route.
 fn read_match(field: &Field<'_>) -> Option<Route> {
-    const HOST: &str = "a host name, like `api.example.com` or `*.example.com`";
+    const A_HOST: &str = "a host name, like `api.example.com` or `*.example.com`";
     let section = field.section(&MATCH)?;
     let hosts = section.get_or("hosts", Vec::new(), |field| {
-        let host = |item: &Field<'_>| item.parsed(HOST, parse_host);
+        let host = |item: &Field<'_>| item.parsed(A_HOST, parse_host);
         unique_items(&field.nonempty_list("a list of host names")?, host, HostPattern::clone)
     });
     let path = section.get_or("path", (PathPattern::everything(), EVERY_PATH.to_owned()), path);
@@ -168,9 +169,13 @@ fn read_match(field: &Field<'_>) -> Option<Route> {
     });
     let headers = section.get_or("headers", Vec::new(), |field| {
         let conditions =
-            field.by_header("header fields, each with its value or `true`", |name, field| match is_dropped(name) {
-                true => field.fail(dropped_problem(field.key_place(), name)),
-                false => value_match(field),
+            field.by_header("header fields, each with its value or `true`", |name, field| match name {
+                name if is_dropped(name) => field.fail(dropped_problem(field.key_place(), name)),
+                name if *name == HOST => {
+                    let problem = Problem::error(field.key_place(), "has several spellings for each host");
+                    field.fail(problem.hint("write `hosts`, beside `headers`"))
+                }
+                _ => value_match(field),
             })?;
         Some(conditions.into_iter().map(|(name, value)| HeaderMatch { name, value }).collect())
     });

@@ -73,7 +73,8 @@ pub(super) struct HotHistogram(Arc<Buckets>);
 #[derive(Debug)]
 struct Buckets {
     labels: Vec<proto::LabelPair>,
-    upper_bounds: Vec<f64>,
+    /// The bounds, which all histograms of a family share: an observation finds them in the cache.
+    upper_bounds: Arc<[f64]>,
     lines: Vec<CacheLine>,
     /// The number of lines of one stripe, which holds the sum of the observed values and then the buckets.
     lines_each: usize,
@@ -87,7 +88,7 @@ struct CacheLine([AtomicU64; 8]);
 // === impl HotHistogram ===
 
 impl HotHistogram {
-    fn new(upper_bounds: Vec<f64>, labels: Vec<proto::LabelPair>) -> Self {
+    fn new(upper_bounds: Arc<[f64]>, labels: Vec<proto::LabelPair>) -> Self {
         // beside the buckets with bounds, a stripe has the sum and a bucket for values above all bounds
         let lines_each = upper_bounds.len().saturating_add(2).div_ceil(8);
         let lines = (0..lines_each.saturating_mul(stripes::count())).map(|_| CacheLine::default()).collect();
@@ -147,7 +148,9 @@ impl Metric for HotHistogram {
 
 /// Makes the histograms of a vector.
 #[derive(Clone, Debug)]
-pub(super) struct HotHistogramBuilder;
+pub(super) struct HotHistogramBuilder {
+    upper_bounds: Arc<[f64]>,
+}
 
 impl MetricVecBuilder for HotHistogramBuilder {
     type M = HotHistogram;
@@ -163,14 +166,15 @@ impl MetricVecBuilder for HotHistogramBuilder {
         };
         let mut labels: Vec<_> = desc.variable_labels.iter().zip(values).map(pair).collect();
         labels.sort();
-        Ok(HotHistogram::new(opts.buckets.clone(), labels))
+        Ok(HotHistogram::new(Arc::clone(&self.upper_bounds), labels))
     }
 }
 
 /// Histograms with these labels.
 pub(super) fn histograms(opts: HistogramOpts, labels: &[&str]) -> Result<HotHistogramVec, prometheus::Error> {
     let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-    MetricVec::create(proto::MetricType::HISTOGRAM, HotHistogramBuilder, opts.variable_labels(labels))
+    let builder = HotHistogramBuilder { upper_bounds: opts.buckets.as_slice().into() };
+    MetricVec::create(proto::MetricType::HISTOGRAM, builder, opts.variable_labels(labels))
 }
 
 #[cfg(test)]
