@@ -65,11 +65,10 @@ const REQUEST_LINE_OVERHEAD: usize = 256;
 /// The bytes that HTTP/2 counts for each field of a list beside its name and value (RFC 9113, section 6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
-/// The gateway: a handle to the state that all connections share.
-#[derive(Clone)]
-pub struct Gateway(Arc<GatewayState>);
+/// A handle to the state of the gateway, which all connections share.
+pub type Gateway = Arc<GatewayState>;
 
-/// The parts of a running gateway; see [`Gateway`].
+/// The parts of a running gateway.
 pub struct GatewayState {
     /// The configuration in force.
     pub active: Arc<ArcSwap<ActiveConfig>>,
@@ -93,21 +92,6 @@ pub struct GatewayState {
     pub usage_sums: UsageSums,
     /// The spans of ended requests, until they are sent.
     pub spans: Spans,
-}
-
-impl Gateway {
-    /// Creates a gateway with the state `shared`.
-    pub fn new(shared: GatewayState) -> Self {
-        Self(Arc::new(shared))
-    }
-}
-
-impl std::ops::Deref for Gateway {
-    type Target = GatewayState;
-
-    fn deref(&self) -> &GatewayState {
-        &self.0
-    }
 }
 
 /// The configuration in force, as one worker holds it: its requests share it without a count that other workers write.

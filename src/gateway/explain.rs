@@ -34,7 +34,7 @@ use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, Ruleset};
 
 /// The explanation of a request. A field is null if it is unknown, or if the request does not get that far.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Explanation {
     /// The request, as it is matched.
     pub request: Option<Request>,
@@ -68,7 +68,7 @@ pub struct Request {
 }
 
 /// The caller of a request.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct CallerExplanation {
     /// The customer; null for a caller without a credential, and for one whose credential is refused.
     pub customer: Option<String>,
@@ -202,17 +202,6 @@ impl Explanation {
         let plan = explanation.caller.and_then(|caller| caller.plan);
         Ok((account.key, charge.ok_or(account.why), plan))
     }
-
-    const EMPTY: Self = Self {
-        request: None,
-        route: None,
-        caller: None,
-        bypassed: None,
-        upstream: None,
-        limits: Vec::new(),
-        answer: None,
-        now: None,
-    };
 }
 
 impl AnswerExplanation {
@@ -234,7 +223,7 @@ impl ResolvedRequest {
     /// Follows the steps of an admission. The request of a refused caller still reaches the limits that need nothing about
     /// callers.
     async fn resolve(config: ExplainedConfig<'_>, question: &Question) -> Self {
-        let mut request = Self { explanation: Explanation::EMPTY, charges: Vec::new(), nodes: 0 };
+        let mut request = Self { explanation: Explanation::default(), charges: Vec::new(), nodes: 0 };
         if let Err(answer) = request.follow(config, question).await {
             request.explanation.answer.get_or_insert_with(|| AnswerExplanation::of(&answer));
         }
@@ -369,14 +358,7 @@ impl CallerExplanation {
                 (source.place(), masked::mask(&secret))
             })
             .unzip();
-        Self {
-            customer: None,
-            plan: None,
-            groups: Vec::new(),
-            credential_place: place,
-            credential,
-            has_own_terms: false,
-        }
+        Self { credential_place: place, credential, ..Self::default() }
     }
 }
 
