@@ -42,7 +42,7 @@ fn refused(bad: &KeyQuestionError) -> PlainResponse {
 
 fn not_done(unamended: &AmendError) -> PlainResponse {
     match unamended {
-        AmendError::Holds | AmendError::Elsewhere(_) => {
+        AmendError::Holds | AmendError::Elsewhere(_) | AmendError::TableFull => {
             failure(StatusCode::CONFLICT, &format!("the limit does not allow this change: {unamended}"))
         }
         AmendError::RedisUnavailable => failure(StatusCode::SERVICE_UNAVAILABLE, &unamended.to_string()),

@@ -203,7 +203,8 @@ impl Ledger {
     ) -> &Verdict {
         if gives_back {
             for charge in &*charges {
-                self.store.amend(&self.binding, charge, Amendment::Grant(charge.cost), now);
+                // as the gateway does, it gives nothing back where the limit's table is full
+                let (Ok(()) | Err(_)) = self.store.amend(&self.binding, charge, Amendment::Grant(charge.cost), now);
             }
             self.verdict.set(ruleset, &[], &[]);
         } else {

@@ -27,6 +27,9 @@ pub enum AmendError {
     /// Redis keeps the key, and does not answer.
     #[error("the key is kept in Redis, which does not answer; try again when Redis answers")]
     RedisUnavailable,
+    /// The limit's table is full: a key that starts afresh would count in the common bucket.
+    #[error("its table is full, and a key that starts afresh counts in the common bucket; raise `max_keys`")]
+    TableFull,
 }
 
 impl Store {
@@ -78,8 +81,7 @@ impl Store {
                     Some(cluster) => self.fetch_states(cluster, binding, std::slice::from_ref(&asks)).await,
                     None => Vec::new(),
                 };
-                self.local.amend(&binding.local, &asks, amendment, now);
-                Ok(())
+                self.local.amend(&binding.local, &asks, amendment, now)
             }
         }
     }

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::algorithm::{AlgorithmName, Completion, Rule, State};
 use crate::charge::{Charge, RuleRef};
 use crate::clock::WallOffset;
-use crate::store::{Amendment, LimitSpec, Usage};
+use crate::store::{AmendError, Amendment, LimitSpec, Usage};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
 mod buckets;
@@ -253,13 +253,30 @@ impl LocalStore {
         }
     }
 
-    /// See [`super::Store::amend`].
-    pub fn amend(&self, binding: &Binding, charge: &Charge, amendment: Amendment, now: Nanos) {
-        let amend = |rule: &Rule, state, own| match amendment {
-            Amendment::ResetKey => None,
-            Amendment::Grant(tokens) => rule.grant(state, tokens, now.shifted(own)),
+    /// See [`super::Store::amend`]. A full table keeps no cell of a key as good as new, which then counts in the common
+    /// bucket: there the state stays, and the amendment fails.
+    pub fn amend(
+        &self,
+        binding: &Binding,
+        charge: &Charge,
+        amendment: Amendment,
+        now: Nanos,
+    ) -> Result<(), AmendError> {
+        let table = &binding.limits[charge.limit].table;
+        let mut done = Ok(());
+        let amend = |rule: &Rule, state: Option<State>, own| {
+            let after = match amendment {
+                Amendment::ResetKey => None,
+                Amendment::Grant(tokens) => rule.grant(state.clone(), tokens, now.shifted(own)),
+            };
+            if after.is_none() && table.is_full() {
+                done = Err(AmendError::TableFull);
+                return state;
+            }
+            after
         };
         let (Ok(()) | Err(StateElsewhere)) = self.change(binding, charge, 0, || false, now, amend);
+        done
     }
 
     /// Changes the state of a charge's key by taking `cost`, under the parameters that keep it. An error if the state is not
@@ -271,7 +288,7 @@ impl LocalStore {
         cost: Cost,
         may_have_moved: impl FnOnce() -> bool,
         now: Nanos,
-        change: impl Fn(&Rule, Option<State>, ClockOffset) -> Option<State>,
+        change: impl FnOnce(&Rule, Option<State>, ClockOffset) -> Option<State>,
     ) -> Result<(), StateElsewhere> {
         let (table, bound) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();

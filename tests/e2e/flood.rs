@@ -1,6 +1,9 @@
 //! A flood of keys: each request has another key. The memory stays within the table's bound, and a key that has spent its
 //! limit before stays denied.
 
+use serde_json::json;
+
+use crate::admin_api::{self, BEARER, HOST};
 use crate::support::gateway::limited;
 use crate::support::{Gateway, Origin, together};
 
@@ -40,6 +43,30 @@ fn flood(keys: usize, kept: usize) -> u64 {
         assert_eq!(gateway.get("/", &[("x-key", spent)]).status, 429, "{spent:?}");
     }
     gateway.process.memory().saturating_sub(before)
+}
+
+#[test]
+fn a_key_of_a_full_table_is_not_made_to_count_in_the_common_bucket() {
+    let origin = Origin::start();
+    let limit = "{ key: { header: x-key }, algorithm: fixed_window, limit: 3, window: 1d, max_keys: 20 }";
+    let gateway = admin_api::started(&limited(&origin, limit), &[]);
+    (1..=26).for_each(|key| drop(gateway.get("/", &[("x-key", &format!("k{key}"))])));
+    let ask = |verb: &str, key: &str, tokens: Option<u64>| {
+        let mut question = json!({ "limit": "guard", "key": { "header x-key": key } });
+        if let Some(tokens) = tokens {
+            question["tokens"] = json!(tokens);
+        }
+        admin_api::post(&gateway, &format!("/v1/keys/{verb}"), &[HOST, BEARER], &question)
+    };
+    for (verb, key, tokens) in [("grant", "k5", Some(1)), ("reset", "k5", None), ("reset", "k25", None)] {
+        let response = ask(verb, key, tokens);
+        assert!(response.status == 409 && response.text().contains("raise `max_keys`"), "{verb} {key}: {response:?}");
+    }
+    let given_back = json!({ "charges": [{ "limit": "guard", "key": { "header x-key": "k5" }, "tokens": -1 }] });
+    assert_eq!(admin_api::post(&gateway, "/v1/charge", &[HOST, BEARER], &given_back).status, 200);
+    assert_eq!([0; 3].map(|_| gateway.get("/", &[("x-key", "k5")]).status), [200, 200, 429]);
+    let granted = ask("grant", "k5", Some(1)).json();
+    assert_eq!((&granted["before"]["remaining"], &granted["standing"]["remaining"]), (&json!(0), &json!(1)));
 }
 
 #[test]

@@ -234,7 +234,7 @@ async fn settle(context: &mut RequestContext, decided: Result<(), Answer>, refun
             Err(match unamended {
                 AmendError::Elsewhere(owner) => Answer::KeyElsewhere(owner),
                 AmendError::RedisUnavailable => Answer::StoreUnavailable,
-                AmendError::Holds => Answer::Internal,
+                AmendError::Holds | AmendError::TableFull => Answer::Internal,
             })
         }
         // the traffic that the hits of a denied question stood for is over, too
@@ -250,7 +250,11 @@ async fn refund(context: &RequestContext, mut refunds: Vec<Charge>) -> Result<()
     refunds.iter().try_for_each(|charge| gateway.store.check_amendable(binding, charge))?;
     refunds.sort_by_key(|charge| gateway.store.is_decided_locally(binding, charge));
     for charge in &refunds {
-        gateway.store.amend(binding, charge, Amendment::Grant(charge.cost), gateway.clock.now()).await?;
+        match gateway.store.amend(binding, charge, Amendment::Grant(charge.cost), gateway.clock.now()).await {
+            // a full table keeps what it has
+            Ok(()) | Err(AmendError::TableFull) => {}
+            Err(unamended) => return Err(unamended),
+        }
     }
     Ok(())
 }

@@ -118,9 +118,13 @@ impl ChargeQuestion {
             for (position, (key, tokens)) in found.iter().enumerate() {
                 let Ok(charge) = &key.charge else { continue };
                 let grant = Amendment::Grant(tokens.unsigned_abs());
-                if let Err(unamended) = gateway.store.amend(&active.binding, charge, grant, now).await {
-                    *made = logged(found.get(..position).unwrap_or(&[]));
-                    return Ok(Err(unamended));
+                match gateway.store.amend(&active.binding, charge, grant, now).await {
+                    // a full table keeps what it has, and the answer shows the key's standing
+                    Ok(()) | Err(AmendError::TableFull) => {}
+                    Err(unamended) => {
+                        *made = logged(found.get(..position).unwrap_or(&[]));
+                        return Ok(Err(unamended));
+                    }
                 }
             }
         } else {

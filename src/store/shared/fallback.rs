@@ -211,7 +211,8 @@ impl Fallback {
         // no other request charges the bucket before it has started
         let mut owed = self.owed.lock();
         if open_ledger(&mut owed, one) {
-            tables.store.amend(tables.binding, &bucket, Amendment::ResetKey, now);
+            // in a full table what earlier outages left stays, which leaves the key less room and never more
+            let _is_fresh = tables.store.amend(tables.binding, &bucket, Amendment::ResetKey, now);
             tables.store.debit(tables.binding, slice::from_ref(&bucket), now);
         }
         bucket.key
