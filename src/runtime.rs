@@ -57,6 +57,7 @@ use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Records};
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::{Cluster, OsPlatform, PeerObserver};
+use crate::files;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::bans::Bans;
 use crate::gateway::crossings::Crossings;
@@ -187,7 +188,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = recover(predecessor.as_mut(), state.as_ref(), seed)?;
     recovered.report(&telemetry);
-    let RestoredState { store: local, seed, clock, recovery } = recovered;
+    let RestoredState { store: local, seed, clock, recovery, refused, last } = recovered;
     let clock: Arc<dyn Clock> = Arc::new(clock.telling(local.wall_offset()));
     let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
     // the workers call Redis and peers, and so does the background work
@@ -228,9 +229,9 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         spans: Spans::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
-    let snapshot_writer = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
+    let (found, told) = ((seed, refused, last), Arc::clone(&snapshots));
+    let snapshot_writer = Arc::new(SnapshotWriter::new(gateway.clone(), telemetry.clone(), told, found, state));
     let addresses = ListenAddresses { clients, operators };
-    let snapshot_writer = Arc::new(snapshot_writer);
     let webhook = Courier::new(gateway.clone(), telemetry.clone(), Messages::new(crossed), webhook);
     let events = Events::new(gateway.clock.wall());
     let usage_events = Courier::new(gateway.clone(), telemetry.clone(), events, usage_events);
@@ -279,8 +280,9 @@ fn recover(
     seed: Option<&[u8; 16]>,
 ) -> Result<RestoredState, StartError> {
     let Some(predecessor) = predecessor else { return Ok(RestoredState::from_file(state, seed)) };
-    let state = predecessor.ask_for_state().map_err(StartError::predecessor)?;
-    RestoredState::from_predecessor(state, seed).map_err(StartError::predecessor)
+    let stream = predecessor.ask_for_state().map_err(StartError::predecessor)?;
+    let restored = RestoredState::from_predecessor(stream, seed).map_err(StartError::predecessor)?;
+    Ok(RestoredState { last: state.and_then(|file| files::open(&file.path).ok()), ..restored })
 }
 
 fn calls_counted_by(metrics: StoreMetrics) -> CallObserver {

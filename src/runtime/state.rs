@@ -6,17 +6,20 @@
 
 use std::fs;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::admin::snapshots::{Recovery, Snapshot, Snapshots};
 use crate::clock::{Clock, SystemClock};
-use crate::files::{self, ReadError};
+use crate::files::{self, ReadError, Stamp};
 use crate::gateway::Gateway;
 use crate::store::local::snapshot::{self, Restored, SnapshotError};
 use crate::store::{LocalStore, SnapshotHead, SnapshotSize};
@@ -45,20 +48,24 @@ pub(super) struct RestoredState {
     pub(super) seed: [u8; 16],
     pub(super) clock: SystemClock,
     pub(super) recovery: Recovery,
+    /// A refused file that could not be moved aside.
+    pub(super) refused: Option<Stamp>,
+    /// The snapshot of the old process, which keeps it locked until it ends.
+    pub(super) last: Option<fs::File>,
 }
 
 impl RestoredState {
     /// An empty state. Keys are hashed with `seed` if other gateways use it too, else with a random one.
     fn fresh(recovery: Recovery, seed: Option<&[u8; 16]>) -> Self {
         let seed = seed.copied().unwrap_or_else(rand::random);
-        Self { store: LocalStore::new(), seed, clock: SystemClock::new(), recovery }
+        Self { store: LocalStore::new(), seed, clock: SystemClock::new(), recovery, refused: None, last: None }
     }
 
     fn from(restored: Restored, handed_over: bool) -> Self {
         let Restored { store, head, keys, unknown } = restored;
         let clock = SystemClock::new().not_before(head.at);
         let recovery = Recovery::Restored { handed_over, keys, unknown, at: head.at };
-        Self { store, seed: head.seed, clock, recovery }
+        Self { store, seed: head.seed, clock, recovery, refused: None, last: None }
     }
 
     /// The state of a process that hands over now. This process continues its clock, whatever the wall clock says. `seed` as
@@ -76,22 +83,16 @@ impl RestoredState {
     /// The state that an earlier process wrote, if any. `seed` is the cluster's, if gateways have to hash keys alike.
     pub(super) fn from_file(file: Option<&StateFile>, seed: Option<&[u8; 16]>) -> Self {
         let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::NotConfigured, seed) };
-        match read(path) {
-            Ok(Some(restored)) if fits(&restored, seed) => Self::from(restored, false),
-            Ok(Some(_)) => {
-                put_aside(path);
-                let reason = format!("the state in {} {OTHER_NAMES}", path.display());
-                Self::fresh(Recovery::Refused { reason }, seed)
-            }
-            Ok(None) => Self::fresh(Recovery::Absent, seed),
-            Err(refused) => {
-                let reason = format!("the state in {} {refused}", path.display());
-                if !matches!(refused, SnapshotError::Foreign | SnapshotError::Unreadable(_)) {
-                    put_aside(path);
-                }
-                Self::fresh(Recovery::Refused { reason }, seed)
-            }
-        }
+        let (why, is_snapshot) = match read(path) {
+            Ok(Some(restored)) if fits(&restored, seed) => return Self::from(restored, false),
+            Ok(None) => return Self::fresh(Recovery::Absent, seed),
+            Ok(Some(_)) => (OTHER_NAMES.to_owned(), true),
+            Err(why @ (SnapshotError::Foreign | SnapshotError::Unreadable(_))) => (why.to_string(), false),
+            Err(why) => (why.to_string(), true),
+        };
+        let refused = if is_snapshot { put_aside(path) } else { None };
+        let reason = format!("the state in {} {why}", path.display());
+        Self { refused, ..Self::fresh(Recovery::Refused { reason }, seed) }
     }
 
     /// Reports the recovery to the log and the metrics.
@@ -142,13 +143,20 @@ fn read(path: &Path) -> Result<Option<Restored>, SnapshotError> {
     }
 }
 
-fn put_aside(path: &Path) {
+/// Moves the unusable file aside. Returns its stamp if that fails.
+fn put_aside(path: &Path) -> Option<Stamp> {
     let path = &files::followed(path);
     let mut aside = path.as_os_str().to_owned();
     aside.push(".refused");
     match fs::rename(path, &aside) {
-        Ok(()) => tracing::warn!(file = %Path::new(&aside).display(), "the unusable state file was moved here"),
-        Err(error) => tracing::error!(%error, file = %path.display(), "cannot move the unusable state file aside"),
+        Ok(()) => {
+            tracing::warn!(file = %Path::new(&aside).display(), "the unusable state file was moved here");
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, file = %path.display(), "cannot move the unusable state file aside");
+            Some(Stamp::of(path))
+        }
     }
 }
 
@@ -160,6 +168,10 @@ pub(super) struct SnapshotWriter {
     snapshots: Arc<Snapshots>,
     seed: [u8; 16],
     file: watch::Sender<Option<StateFile>>,
+    /// A refused file, which is not overwritten.
+    refused: Option<Stamp>,
+    /// The last snapshot, locked, so that no other process replaces it; at first that of the old process.
+    last: Mutex<Option<fs::File>>,
     /// Whether another process has the state now. Locked while a snapshot is written.
     handed_over: Mutex<bool>,
 }
@@ -169,7 +181,7 @@ impl SnapshotWriter {
         gateway: Gateway,
         telemetry: Telemetry,
         snapshots: Arc<Snapshots>,
-        seed: [u8; 16],
+        (seed, refused, last): ([u8; 16], Option<Stamp>, Option<fs::File>),
         file: Option<StateFile>,
     ) -> Self {
         let snapshot_writer = Self {
@@ -178,9 +190,12 @@ impl SnapshotWriter {
             snapshots,
             seed,
             file: watch::Sender::new(None),
+            refused,
+            last: Mutex::new(None),
             handed_over: Mutex::new(false),
         };
         snapshot_writer.set_file(file);
+        *snapshot_writer.last.lock() = last;
         snapshot_writer
     }
 
@@ -189,6 +204,7 @@ impl SnapshotWriter {
         self.file.send_if_modified(|before| {
             let path = file.as_ref().map(|file| &file.path);
             if before.as_ref().map(|before| &before.path) != path {
+                *self.last.lock() = None;
                 self.snapshots.set_file(path.map(|path| path.display().to_string()));
                 self.telemetry.state_file_changed();
             }
@@ -229,7 +245,8 @@ impl SnapshotWriter {
         }
         let clock = &self.gateway.clock;
         let (began, at) = (clock.now(), clock.wall());
-        let written = write_to(&path, |file| self.write_snapshot(at, file));
+        let written = self.check_replaceable(&path);
+        let written = written.and_then(|()| write_to(&path, |out| self.write_snapshot(at, out)));
         let took = clock.now().saturating_sub(began);
         // Held while the result is reported, so that it is not reported after a change to another file.
         let file = self.file.borrow();
@@ -237,13 +254,14 @@ impl SnapshotWriter {
             return;
         }
         match written {
-            Ok(SnapshotSize { keys, bytes }) => {
+            Ok((SnapshotSize { keys, bytes }, snapshot)) => {
+                *self.last.lock() = Some(snapshot);
                 self.telemetry.state_written(at, took, bytes);
                 self.snapshots.written(Snapshot { at, took, keys, bytes });
             }
             Err(error) => {
                 let error = format!("cannot write the state to {}: {error}", path.display());
-                let effect = match has_snapshot(&path) {
+                let effect = match has_snapshot(&path) && !self.is_refused(&path) {
                     true => "limits continue from the last snapshot",
                     false => "every key starts afresh",
                 };
@@ -252,6 +270,40 @@ impl SnapshotWriter {
                 self.snapshots.failed(error);
             }
         }
+    }
+
+    /// An error if the file is neither a snapshot nor empty, was refused, or is another process's.
+    fn check_replaceable(&self, path: &Path) -> io::Result<()> {
+        let file = match files::open(path) {
+            Ok(file) => file,
+            Err(ReadError::Failed(error)) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(unreadable) => {
+                let error = format!("the existing file {unreadable}; it is not overwritten: move it away");
+                return Err(io::Error::other(error));
+            }
+        };
+        let begin = mark(&file)?;
+        let problem = if !begin.is_empty() && begin != snapshot::MARK {
+            "the file is not a snapshot of tollgate, and is not overwritten: move it away"
+        } else if self.is_refused(path) {
+            "the file was refused at the start, and is not overwritten: move it away"
+        } else if !self.is_last(&file)? && flock(&file, LOCK) == Err(Errno::WOULDBLOCK) {
+            "another process writes its state to this file: give each process a file of its own"
+        } else {
+            return Ok(());
+        };
+        Err(io::Error::other(problem))
+    }
+
+    fn is_refused(&self, path: &Path) -> bool {
+        self.refused.is_some_and(|refused| refused == Stamp::of(path))
+    }
+
+    /// Whether `file` is the last snapshot of this process, or at first of the old one.
+    fn is_last(&self, file: &fs::File) -> io::Result<bool> {
+        let identity = |file: &fs::File| file.metadata().map(|about| (about.dev(), about.ino()));
+        let last = self.last.lock();
+        Ok(last.as_ref().map(identity).transpose()? == Some(identity(file)?))
     }
 
     fn write_snapshot(&self, at: Nanos, out: &mut dyn Write) -> io::Result<SnapshotSize> {
@@ -275,32 +327,22 @@ impl SnapshotWriter {
     }
 }
 
-/// Replaces the file as a whole or not at all. Overwrites an existing file only if it is a snapshot, or empty.
-fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<SnapshotSize>) -> io::Result<SnapshotSize> {
-    match files::open(path) {
-        Ok(file) => {
-            let begin = mark(file)?;
-            if !begin.is_empty() && begin != snapshot::MARK {
-                let foreign = "the file is not a snapshot of tollgate, and is not overwritten: move it away";
-                return Err(io::Error::other(foreign));
-            }
-        }
-        Err(ReadError::Failed(error)) if error.kind() == ErrorKind::NotFound => {}
-        Err(unreadable) => {
-            let error = format!("the existing file {unreadable}; it is not overwritten: move it away");
-            return Err(io::Error::other(error));
-        }
-    }
+/// Replaces the file as a whole or not at all. Returns also the new file, which is locked where the file system has locks.
+fn write_to(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<SnapshotSize>,
+) -> io::Result<(SnapshotSize, fs::File)> {
     files::replace(path, |file| {
-        let mut out = BufWriter::with_capacity(BUFFER, file);
+        let (Ok(()) | Err(_)) = flock(&*file, LOCK);
+        let mut out = BufWriter::with_capacity(BUFFER, &*file);
         let written = write(&mut out)?;
         out.flush()?;
-        Ok(written)
+        Ok((written, file.try_clone()?))
     })
 }
 
 /// The first bytes of a file, which tell whether it is a snapshot.
-fn mark(file: fs::File) -> io::Result<Vec<u8>> {
+fn mark(file: &fs::File) -> io::Result<Vec<u8>> {
     let mut begin = Vec::new();
     file.take(snapshot::MARK.len() as u64).read_to_end(&mut begin)?;
     Ok(begin)
@@ -308,11 +350,13 @@ fn mark(file: fs::File) -> io::Result<Vec<u8>> {
 
 /// Whether the file has a snapshot, of this process or an earlier one.
 fn has_snapshot(path: &Path) -> bool {
-    files::open(path).is_ok_and(|file| mark(file).is_ok_and(|begin| begin == snapshot::MARK))
+    files::open(path).is_ok_and(|file| mark(&file).is_ok_and(|begin| begin == snapshot::MARK))
 }
 
 /// The size of a write to the file, in bytes.
 const BUFFER: usize = 1 << 20;
+/// The lock on the file that a process writes.
+const LOCK: FlockOperation = FlockOperation::NonBlockingLockExclusive;
 
 #[cfg(test)]
 mod tests;

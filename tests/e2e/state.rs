@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
+use crate::restarts::Lineage;
 use crate::support::gateway::{ALL_GUARDED, limited};
+use crate::support::process::signal;
 use crate::support::{Gateway, Origin, wait_until};
 
 /// Three requests a day for each user.
@@ -190,8 +192,9 @@ fn refuses(spoil: impl FnOnce(&PathBuf), why: &str) -> Gateway {
     assert_eq!(began_with(&gateway), "refused");
     assert_eq!(gateway.metrics().value("tollgate_state_restores_total", &[("result", "refused")]), Some(1.0));
     let said = gateway.process.stderr();
-    let line = said.lines().find(|line| line.contains("\"ERROR\"")).unwrap_or_else(|| panic!("{said}"));
-    assert!(line.contains(why) && line.contains("tollgate.state") && line.contains("starts afresh"), "{line}");
+    let line =
+        said.lines().find(|line| line.contains("\"ERROR\"") && line.contains(why)).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("tollgate.state") && line.contains("starts afresh"), "{line}");
     assert_eq!(ask(&gateway, "ann"), 200);
     drop(origin);
     gateway
@@ -210,6 +213,45 @@ fn a_state_cut_short_is_put_aside_and_everybody_starts_afresh() {
     assert!(gateway.folder.path().join("tollgate.state.refused").exists());
     wait_for_snapshot(&gateway);
     assert_eq!(snapshots(&gateway, "failure"), 0.0);
+}
+
+#[test]
+fn a_refused_state_that_cannot_be_moved_is_not_written_over() {
+    let mut cut = Vec::new();
+    let spoil = |path: &PathBuf| {
+        edit(path, |bytes| bytes.truncate(bytes.len() - 1));
+        cut = fs::read(path).unwrap();
+        fs::create_dir(path.with_extension("state.refused")).unwrap();
+    };
+    let gateway = refuses(spoil, "is cut short");
+    wait_until("failures", || snapshots(&gateway, "failure") >= 2.0);
+    assert_eq!((fs::read(file(&gateway)).unwrap(), snapshots(&gateway, "success")), (cut, 0.0));
+    let said = gateway.process.stderr();
+    assert!(
+        said.contains("was refused at the start, and is not overwritten: move it away; after a restart, every key")
+    );
+    assert!(!said.contains("limits continue"), "{said}");
+    fs::remove_file(file(&gateway)).unwrap();
+    wait_for_snapshot(&gateway);
+}
+
+#[test]
+fn one_process_writes_a_state_file_until_it_ends_or_hands_over() {
+    let origin = Origin::start();
+    let first = Gateway::start(&config(&origin, DAILY));
+    wait_for_snapshot(&first);
+    let shared = format!("state: {{ file: \"{}\", every: 100ms }}\n", file(&first).display());
+    let second = Gateway::start(&(limited(&origin, DAILY) + &shared));
+    wait_until("failures", || snapshots(&second, "failure") >= 2.0);
+    assert!(second.process.stderr().contains("another process writes its state to this file"));
+    wait_for_snapshot(&first);
+    assert_eq!((snapshots(&first, "failure"), snapshots(&second, "success")), (0.0, 0.0));
+    let mut first = Lineage::of(first);
+    first.upgrade();
+    wait_for_snapshot(&first.gateway);
+    assert_eq!((snapshots(&first.gateway, "failure"), snapshots(&second, "success")), (0.0, 0.0));
+    signal(first.current, "TERM");
+    wait_for_snapshot(&second);
 }
 
 #[test]
