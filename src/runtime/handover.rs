@@ -39,6 +39,8 @@ const UPSTREAMS_VARIABLE: &str = "TOLLGATE_HANDOVER_UPSTREAMS";
 const SOURCES_VARIABLE: &str = "TOLLGATE_HANDOVER_SOURCES";
 /// The most bytes of a variable; Linux starts no process with 128 KiB or more in one.
 const LONGEST_VARIABLE: usize = 100 << 10;
+/// The variable in which systemd tells the main process of a service its process ID.
+const SYSTEMD_VARIABLE: &str = "SYSTEMD_EXEC_PID";
 /// The byte that accompanies each socket.
 const SOCKET: u8 = b's';
 /// The timeout of each process for the other's message.
@@ -55,6 +57,12 @@ pub(super) enum UpgradeError {
         "this process is process 1 of its container, and the new process would end with it; start another container"
     )]
     IsInit,
+    /// This process is the main process of a systemd service, which ends with it.
+    #[error(
+        "this process is the main process of its systemd service, which ends with it; use `systemctl restart`, which \
+         refuses no connection with a socket unit and keeps the counts with `state`"
+    )]
+    IsService,
     /// The new process ended.
     #[error("the new process ended before it served; see its log lines for the reason")]
     SuccessorExited,
@@ -89,6 +97,9 @@ impl Successor {
     pub(super) fn start(active: &ActiveConfig) -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::IsInit);
+        }
+        if std::env::var(SYSTEMD_VARIABLE).is_ok_and(|process| process == std::process::id().to_string()) {
+            return Err(UpgradeError::IsService);
         }
         let mut arguments = std::env::args_os();
         let program = arguments.next().unwrap_or_else(|| "tollgate".into());

@@ -261,6 +261,21 @@ fn a_successor_sets_the_mode_of_a_socket_and_removes_one_that_is_not_configured(
     wait_until("the end of the socket", || !goes.exists());
 }
 
+/// For systemd, the service ends when its main process ends.
+#[test]
+fn the_main_process_of_a_systemd_service_hands_over_to_none() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin));
+    gateway.end("TERM");
+    let service = "SYSTEMD_EXEC_PID=$$ exec \"$0\" run --config tollgate.yaml";
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    gateway.process = Process::program("sh", &["-c", service, program], gateway.folder.path());
+    wait_until("the gateway to be ready", || is_ready(gateway.admin));
+    gateway.process.signal("USR2");
+    wait_until("the refusal", || gateway.process.stderr().contains("use `systemctl restart`"));
+    assert!(is_ready(gateway.admin) && !gateway.process.stderr().contains("the new process"));
+}
+
 #[test]
 fn a_successor_that_fails_leaves_a_socket_as_it_is() {
     let (origin, folder) = (Origin::start(), Folder::new());
