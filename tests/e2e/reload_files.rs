@@ -53,6 +53,23 @@ fn files_are_followed_however_they_are_replaced() {
 }
 
 #[test]
+fn a_file_that_changes_all_the_time_holds_up_no_other() {
+    let origin = Origin::start();
+    let customers = "customers: { identify: [{ bearer: true }], directory: { file: c.csv }, anonymous: { plan: p } }\n";
+    let config = |limit| format!("{}{customers}plans: [p]\n", burst(&origin, limit));
+    let rows = "credential,customer,plan\nk,acme,p\n";
+    let gateway = Gateway::start_with(&config(10), &[("c.csv", rows)], &[]);
+    gateway.rewrite(&config(11));
+    wait_until("the configuration in force while another file changes", || {
+        fs::rename(gateway.folder.write("c.new", rows), gateway.folder.path().join("c.csv")).unwrap();
+        in_force(&gateway) == 11
+    });
+    let said = gateway.process.stderr();
+    let warning = said.lines().find(|line| line.contains("changes all the time")).unwrap_or_else(|| panic!("{said}"));
+    assert!(warning.contains("c.csv"), "{warning}");
+}
+
+#[test]
 fn the_links_of_a_mounted_config_map_are_followed() {
     let origin = Origin::start();
     let gateway = Gateway::start(&burst(&origin, 10));

@@ -17,6 +17,8 @@ use crate::panics::restart_on_panic;
 const LOOK: Duration = Duration::from_millis(250);
 /// How long files have to stay the same before they are read.
 const QUIET: Duration = Duration::from_millis(100);
+/// The number of checks that see a change, after which files are read although they still change: after five seconds.
+const RESTLESS: u64 = 50;
 /// The number of checks after which one also reads the files, for systems with wrong stamps: every ten seconds.
 const SLOW: u64 = 40;
 /// The same right after files were read: once a second, for this many checks. Some systems keep file times in steps of up
@@ -30,6 +32,8 @@ pub(super) struct ChangeDetector {
     looks: u64,
     /// A change that the last check saw, until the files stay the same.
     unsettled: Option<PendingChange>,
+    /// Whether files do not stay the same, and the log says so.
+    is_restless: bool,
 }
 
 #[derive(Debug)]
@@ -37,6 +41,8 @@ struct PendingChange {
     seen: Vec<FileVersion>,
     /// Whether that check read the files.
     close: bool,
+    /// The number of checks before that one that saw a change, too.
+    before: u64,
 }
 
 impl ChangeDetector {
@@ -56,22 +62,32 @@ impl ChangeDetector {
     }
 
     /// Notes a check that saw the files as `seen`; `known` is how they were last read. Returns true if they may have changed
-    /// and have stayed the same since the last check.
+    /// and have stayed the same since the last check, or do not stay the same.
     pub(super) fn record_check(&mut self, seen: Vec<FileVersion>, known: &[FileVersion]) -> bool {
         let close = self.reads_content();
         self.looks = self.looks.saturating_add(1);
         if seen == known {
-            self.unsettled = None;
+            *self = Self { looks: self.looks, ..Self::default() };
             return false;
         }
-        let is_quiet = self.unsettled.as_ref().is_some_and(|before| before.seen == seen);
-        self.unsettled = Some(PendingChange { seen, close });
-        is_quiet
+        let last = self.unsettled.take();
+        let changed = last.iter().flat_map(|last| last.seen.iter().zip(&seen)).find(|(last, now)| last != now);
+        let before = last.as_ref().map_or(0, |last| last.before.saturating_add(1));
+        let is_quiet = last.is_some() && changed.is_none();
+        if before >= RESTLESS
+            && let Some((file, _)) = changed
+            && !std::mem::replace(&mut self.is_restless, true)
+        {
+            tracing::warn!(file = %file.path.display(), "a watched file changes all the time; it is read every few seconds, perhaps half written");
+        }
+        self.is_restless &= !is_quiet;
+        self.unsettled = Some(PendingChange { seen, close, before });
+        is_quiet || before >= RESTLESS
     }
 
     /// Starts again: the files were read.
     pub(super) fn restart(&mut self) {
-        *self = Self::default();
+        *self = Self { is_restless: self.is_restless, ..Self::default() };
     }
 }
 
