@@ -160,6 +160,15 @@ pub fn followed(path: &Path) -> PathBuf {
     path
 }
 
+/// The path behind all links of `path`, to compare it with others; the file itself may be missing.
+pub fn resolved(path: &Path) -> PathBuf {
+    let path = followed(path);
+    match (fs::canonicalize(folder_of(&path)), path.file_name()) {
+        (Ok(folder), Some(file)) => folder.join(file),
+        _ => path,
+    }
+}
+
 /// The paths that match `pattern` in its last part, sorted. As in shells, a `*` at its beginning matches no hidden file.
 /// `seen` gets their version.
 pub fn list(pattern: &Path, seen: &mut Vec<FileVersion>) -> io::Result<Vec<PathBuf>> {

@@ -177,6 +177,18 @@ fn read_parts(
             let named = loaded.directory.as_ref().and_then(DirectorySource::file);
             with_directory(problems, named, context, files)
         })?;
+    let customers = match &loaded.directory {
+        Some(DirectorySource::Postgres(query)) => Some(&query.snapshot_file),
+        other => other.as_ref().and_then(DirectorySource::file),
+    };
+    let written = [
+        customers,
+        loaded.state.as_ref().map(|state| &state.file),
+        loaded.operators.audit_log.as_ref(),
+        loaded.webhook.as_ref().map(|webhook| &webhook.queue),
+        loaded.usage_events.as_ref().map(|events| &events.queue),
+    ];
+    files.check_written(written.into_iter().flatten())?;
     let directory = match &loaded.directory {
         None => Arc::default(),
         Some(named) => {

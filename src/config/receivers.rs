@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
-use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::{self, InvalidValue, invalid};
 use crate::config::settings::{TRACES, USAGE_EVENTS, WEBHOOK};
@@ -69,20 +68,13 @@ pub(super) struct ReceiversContext<'a> {
     pub(super) has_proxies: bool,
 }
 
-/// Reads the three sections. Refuses one queue for usage events and for the webhook.
+/// Reads the three sections.
 pub(super) fn read(top: &Section<'_>, context: &ReceiversContext<'_>) -> Receivers {
-    let receivers = Receivers {
+    Receivers {
         webhook: top.optional("webhook", |field| webhook(field, context.upstreams)),
         usage_events: top.optional("usage_events", |field| usage_events(field, context)),
         traces: top.optional("traces", |field| traces(field, context)),
-    };
-    if let (Some((_, webhook)), Some((_, usage))) = (&receivers.webhook, &receivers.usage_events)
-        && webhook.queue.path == usage.queue.path
-    {
-        let problem = Problem::error(usage.queue.place.clone(), "is the queue of the webhook, too");
-        top.field.findings().add(problem.found(format!("`{}`", usage.queue.path)).expected("a directory for each"));
     }
-    receivers
 }
 
 fn webhook(field: &Field<'_>, upstreams: &Names) -> Option<(Webhook, WebhookFiles)> {

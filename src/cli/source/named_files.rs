@@ -119,6 +119,23 @@ impl Files<'_> {
         })
     }
 
+    /// Refuses `written` files and directories if tollgate has read one for something else, or if two are the same.
+    pub(super) fn check_written<'n>(&self, written: impl Iterator<Item = &'n NamedFile>) -> Result<(), Problems> {
+        let mut used: Vec<PathBuf> = self.seen.iter().map(|file| files::resolved(&file.path)).collect();
+        let mut errors = Vec::new();
+        for named in written {
+            let path = files::resolved(&self.path(named));
+            if used.contains(&path) {
+                let problem = Problem::error(named.place.clone(), "names a file that has another use, too");
+                let problem = problem.found(name(&self.path(named)));
+                errors.push(problem.expected("a path of its own, because tollgate writes there"));
+            }
+            used.push(path);
+        }
+        errors.sort_by_key(|problem| problem.place.mark);
+        Problems::check(errors)
+    }
+
     /// The problem with a file whose content does not fit; `says` follows "a file that".
     pub(super) fn unfit(&self, named: &NamedFile, says: impl Display) -> Problem {
         Problem::error(named.place.clone(), format!("names a file that {says}")).found(name(&self.path(named)))
