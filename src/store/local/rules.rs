@@ -9,15 +9,15 @@ use crate::algorithm::Rule;
 #[derive(Debug, Default)]
 pub(super) struct Rules(IndexSet<Rule, DefaultHashBuilder>);
 
+/// The numbers of the sets that a snapshot has, by the positions that it has them at: only those that states or the configuration
+/// refer to.
+#[derive(Debug, Default)]
+pub(super) struct RuleNumbers(IndexSet<u32, DefaultHashBuilder>);
+
 impl Rules {
     /// The set with this number.
     pub(super) fn get(&self, number: u32) -> Option<&Rule> {
         self.0.get_index(usize::try_from(number).ok()?)
-    }
-
-    /// The sets with this number and larger ones.
-    pub(super) fn from(&self, number: usize) -> impl Iterator<Item = &Rule> {
-        self.0.iter().skip(number)
     }
 
     /// The number of `rule`, if it is known.
@@ -29,5 +29,17 @@ impl Rules {
     pub(super) fn insert(&mut self, rule: &Rule) -> u32 {
         let (position, _) = self.0.insert_full(rule.clone());
         u32::try_from(position).expect("fewer than 2^32 sets of parameters fit into memory")
+    }
+}
+
+impl RuleNumbers {
+    /// The position of the set with this number, which is added if it is new.
+    pub(super) fn position(&mut self, number: u32) -> u32 {
+        u32::try_from(self.0.insert_full(number).0).unwrap_or(u32::MAX)
+    }
+
+    /// The numbers at this position and later ones.
+    pub(super) fn from(&self, position: usize) -> impl Iterator<Item = u32> {
+        self.0.iter().copied().skip(position)
     }
 }

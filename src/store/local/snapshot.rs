@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::migration::{CarriedRules, spec};
+use super::rules::RuleNumbers;
 use super::table::{Cells, KEY_BYTES, read_cell};
 use super::{LimitTable, LocalStore};
 use crate::algorithm::Parameters;
@@ -138,26 +139,32 @@ impl LocalStore {
     }
 
     fn write_table(&self, table: &LimitTable, writer: &mut Writer<impl Write>) -> io::Result<()> {
-        let limit = SnapshotLimit { identity: table.identity(), bound: table.bound.lock().clone() };
+        let (bound, mut numbers) = (table.bound.lock().clone(), RuleNumbers::default());
+        let is_known = |number| table.rules.read().get(number).is_some();
+        let bound = bound.into_iter().map(|number| if is_known(number) { numbers.position(number) } else { u32::MAX });
+        let limit = SnapshotLimit { identity: table.identity(), bound: bound.collect() };
         writer.part(&Part::Limit(Box::new(limit)), &[])?;
         let (mut rules_written, mut cells) = (0, Vec::new());
+        // cells follow the rules to which they refer
+        let mut write = |numbers: &RuleNumbers, count: &mut u64, cells: &mut Vec<u8>| {
+            let rules = table.rules.read();
+            let new = numbers.from(rules_written).filter_map(|number| rules.get(number));
+            let new: Vec<Parameters> = new.map(Parameters::of).collect();
+            drop(rules);
+            if !new.is_empty() {
+                rules_written = rules_written.saturating_add(new.len());
+                writer.part(&Part::Rules(new), &[])?;
+            }
+            writer.cells(count, cells)
+        };
         for shard in self.shards.iter() {
             let copy: Cells = shard.lock().cells[table.position].clone();
-            // rules are registered before any cell is written under them
-            let rules: Vec<Parameters> = table.rules.read().from(rules_written).map(Parameters::of).collect();
-            if !rules.is_empty() {
-                rules_written = rules_written.saturating_add(rules.len());
-                writer.part(&Part::Rules(rules), &[])?;
-            }
             let mut count = 0_u64;
-            copy.write(table, &mut cells, |cells| {
+            copy.write(table, &mut numbers, &mut cells, |numbers, cells| {
                 count = count.saturating_add(1);
-                if cells.len() >= PART {
-                    writer.cells(&mut count, cells)?;
-                }
-                Ok(())
+                if cells.len() >= PART { write(numbers, &mut count, cells) } else { Ok(()) }
             })?;
-            writer.cells(&mut count, &mut cells)?;
+            write(&numbers, &mut count, &mut cells)?;
         }
         Ok(())
     }

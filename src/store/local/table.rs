@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use super::buckets::{Buckets, Cell, Place};
+use super::rules::RuleNumbers;
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
 use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Core, Evictability, Headroom, Rule, State};
 use crate::charge::{AllCharged, Charge, Charged};
@@ -134,12 +135,13 @@ impl<C: Core> Table<C> {
         self.set(table, key, Some(place), number, after);
     }
 
-    /// Appends each cell to `bytes`, with wall clock times, and calls `then` after it.
+    /// See [`Cells::write`].
     fn write(
         self,
         table: &LimitTable,
+        numbers: &mut RuleNumbers,
         bytes: &mut Vec<u8>,
-        mut then: impl FnMut(&mut Vec<u8>) -> io::Result<()>,
+        mut then: impl FnMut(&RuleNumbers, &mut Vec<u8>) -> io::Result<()>,
     ) -> io::Result<()> {
         let wall = table.wall_ahead();
         for Cell { key, rule: number, mut state } in self.cells.into_cells() {
@@ -148,8 +150,8 @@ impl<C: Core> Table<C> {
             {
                 state = rule.shift(state, wall.minus(rule.own_offset(wall)));
             }
-            write_state::<C>(key, number, &state, bytes)?;
-            then(bytes)?;
+            write_state::<C>(key, numbers.position(number), &state, bytes)?;
+            then(numbers, bytes)?;
         }
         Ok(())
     }
@@ -332,10 +334,10 @@ macro_rules! define_cells {
                 }
             }
 
-            /// Appends each cell to `bytes`, with wall clock times, and calls `then` after it.
-            pub(super) fn write(self, table: &LimitTable, bytes: &mut Vec<u8>, then: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+            /// Appends each cell to `bytes`, with wall clock times and its rule's position in `numbers`, and calls `then` after it.
+            pub(super) fn write(self, table: &LimitTable, numbers: &mut RuleNumbers, bytes: &mut Vec<u8>, then: impl FnMut(&RuleNumbers, &mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
                 match self {
-                    $(Self::$Variant(cells) => cells.write(table, bytes, then),)*
+                    $(Self::$Variant(cells) => cells.write(table, numbers, bytes, then),)*
                 }
             }
 

@@ -285,3 +285,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn parameters_that_no_state_was_written_under_are_left_out() {
+    let store = LocalStore::new();
+    let binding = bound(&store, &[gcra(3600, 9)]);
+    let charge_under = |burst: u64, key: u64, now: Nanos| {
+        let rule = RuleRef::Own(Arc::new(gcra(3600, burst)));
+        store.charge(&binding, &mut [Charge { rule, ..charge(0, key) }], now);
+    };
+    charge_under(2, 1, START);
+    let before = written(&store).len();
+    (3..200).for_each(|burst| charge_under(burst, burst, START));
+    store.sweep(0, 1, at(10));
+    charge_under(300, 1, at(10));
+    let bytes = written(&store);
+    assert!(bytes.len() <= before + 16, "{} bytes after {before}", bytes.len());
+    let restored = read(&bytes).unwrap();
+    assert_eq!((restored.keys, restored.unknown), (1, 0));
+    assert!(!restored.store.was_bound_otherwise(&spec(&[gcra(3600, 9)])));
+    let binding = bound(&restored.store, &[gcra(3600, 9)]);
+    let charged = restored.store.charge(&binding, &mut [charge(0, 1)], at(10));
+    assert_eq!(charged[0].headroom.remaining, Some(7));
+}
