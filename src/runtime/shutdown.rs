@@ -70,7 +70,7 @@ pub(super) enum ExitMode {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the server thread panicked: {0}; if it could not start a thread, allow more (`ulimit -u`, `TasksMax=` of systemd, \
-         `pids.max`)"
+         `pids.max`); if too many files are open, allow more descriptors (`ulimit -n`, `LimitNOFILE=` of systemd)"
 )]
 pub struct ServerPanicked(String);
 
@@ -84,7 +84,7 @@ pub(super) fn run_until_idle(
     targets: SignalTargets,
     save: impl Fn(),
 ) -> Result<ExitMode, ServerPanicked> {
-    let workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
+    let mut workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
     let (finished, has_finished) = channel::<()>();
     let lifecycle = &gateway.traffic.lifecycle;
     let watch = SignalHandler { targets: Mutex::new(targets), gateway: gateway.clone() };
@@ -119,8 +119,12 @@ pub(super) fn run_until_idle(
             }
             _ => {}
         }
-        if workers.iter().any(JoinHandle::is_finished) {
-            return Err(ServerPanicked("a worker has ended".to_owned()));
+        if let Some(position) = workers.iter().position(JoinHandle::is_finished) {
+            let error = match workers.swap_remove(position).join() {
+                Ok(Err(error)) => error.to_string(),
+                Err(panic) => panic_message(&*panic),
+            };
+            return Err(ServerPanicked(format!("a worker has ended: {error}")));
         }
     }
     if has_ended && let Err(panic) = serving.join() {

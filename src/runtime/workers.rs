@@ -1,5 +1,6 @@
 //! The threads that serve clients (workers).
 
+use std::convert::Infallible;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -71,14 +72,10 @@ impl WorkerThreads {
 
 impl WorkerThreads {
     /// Starts the threads. A thread ends before the process only if it cannot go on.
-    pub(super) fn start(self) -> io::Result<Vec<JoinHandle<()>>> {
+    pub(super) fn start(self) -> io::Result<Vec<JoinHandle<io::Result<Infallible>>>> {
         let start = |thread: Thread| {
             let name = format!("worker {}", thread.number);
-            std::thread::Builder::new().name(name).spawn(move || {
-                if let Err(error) = thread.run() {
-                    tracing::error!(%error, "a worker thread cannot accept connections");
-                }
-            })
+            std::thread::Builder::new().name(name).spawn(move || thread.run())
         };
         self.threads.into_iter().map(start).collect()
     }
@@ -86,12 +83,12 @@ impl WorkerThreads {
 
 impl Thread {
     /// Serves connections until the process ends.
-    fn run(self) -> io::Result<()> {
+    fn run(self) -> io::Result<Infallible> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         LocalSet::new().block_on(&runtime, self.serve())
     }
 
-    async fn serve(self) -> io::Result<()> {
+    async fn serve(self) -> io::Result<Infallible> {
         let Self { number, sockets, received, workers, gateway, shared, gate, kept } = self;
         stripes::enter(number);
         let store = Arc::clone(&gateway.store);

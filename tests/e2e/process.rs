@@ -195,6 +195,20 @@ fn start_within(
 }
 
 #[test]
+fn a_start_with_too_few_descriptors_says_so() {
+    let folder = Folder::new();
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    folder.write("t.yaml", config_on(address, admin));
+    for descriptors in [12, 16, 20] {
+        let mut process = Process::tollgate_within(descriptors, &["run", "--config", "t.yaml"], folder.path());
+        let code = process.wait().code();
+        let said = process.stderr();
+        let last = said.lines().last().unwrap_or_default();
+        assert!(code == Some(1) && last.contains("Too many open files") && last.contains("`ulimit -n`"), "{said}");
+    }
+}
+
+#[test]
 fn idle_admin_connections_shut_out_neither_clients_nor_scrapes() {
     let (origin, folder) = (Origin::start(), Folder::new());
     let (process, address, admin) = start_within(1024, &origin, &folder, "");
