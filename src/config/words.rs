@@ -49,14 +49,16 @@ pub(super) fn hidden(text: &str) -> String {
     format!("text of {} characters (not shown)", text.chars().count())
 }
 
-/// Whether a text looks like a secret: an address with user data, or a long run of letters and digits.
+/// Whether a text looks like a secret: an address with user data or a query, or a long run of letters and digits.
 pub(super) fn may_be_secret(text: &str) -> bool {
     let digits = |run: &str| run.bytes().filter(u8::is_ascii_digit).count();
     let mixed = |run: &str| digits(run) > 0 && run.bytes().any(|byte| byte.is_ascii_alphabetic());
     let mut tokens = text.split(|c: char| !c.is_ascii_alphanumeric());
     let mut joined = text.split(|c: char| !c.is_ascii_alphanumeric() && !"-_+=".contains(c));
     let (long, with_digits) = LIKE_TOKENS;
+    let has_query = |(path, query): (&str, &str)| !path.contains(' ') && query.contains('=');
     text.contains('@')
+        || text.split_once('?').is_some_and(has_query)
         || tokens.any(|run| run.len() >= LIKE_A_TOKEN && mixed(run))
         || joined.any(|run| run.len() >= long && mixed(run) && digits(run) >= with_digits)
 }
