@@ -164,8 +164,13 @@ fn syntax_problem(text: &str, number: usize, error: &ScanError, findings: &Findi
         other if other.starts_with("unexpected character") => "is not valid YAML: no value begins like this".to_owned(),
         other => format!("is not valid YAML: {other}"),
     };
-    let at = line.chars().nth(mark.column.saturating_sub(1));
-    let special = at.is_some_and(|c| "*&!%@`|>".contains(c));
-    let hint = "text that begins with a special character has to be in quotes, like `\"*.example.com\"`";
-    Problem::error(findings.place(mark, ""), message).hint(special.then(|| hint.to_owned()))
+    let before = mark.column.checked_sub(2).and_then(|position| line.chars().nth(position));
+    let hint = match (before, line.chars().nth(mark.column.saturating_sub(1))) {
+        (Some('$'), Some('{')) => Some("within `{ }` or `[ ]`, a variable has to be in quotes, like `\"${NAME}\"`"),
+        (_, Some(at)) if "*&!%@`|>".contains(at) => {
+            Some("text that begins with a special character has to be in quotes, like `\"*.example.com\"`")
+        }
+        _ => None,
+    };
+    Problem::error(findings.place(mark, ""), message).hint(hint.map(str::to_owned))
 }
