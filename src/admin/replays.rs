@@ -40,7 +40,7 @@ pub(super) struct Replays(Mutex<()>);
 
 /// The body of a request for a replay.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct ReplayRequest {
     /// The name of a log.
     log: String,

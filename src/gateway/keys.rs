@@ -156,7 +156,7 @@ struct FoundKey {
 
 /// A question about a key as `POST /v1/keys/...` takes it in JSON, and a charge as `POST /v1/charge` does.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub struct KeyQuestionJson {
     /// The limit.
     pub limit: String,

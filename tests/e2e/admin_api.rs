@@ -126,7 +126,7 @@ fn what_does_not_name_a_key_is_told_what_is_wrong() {
     let origin = Origin::start();
     let gateway = Gateway::start_with(&by_customer(&origin), &[("customers.csv", &customers())], &[]);
     for (question, status, says) in [
-        (json!([]), 400, "a key is named like"),
+        (json!([]), 400, "expected an object at line 1 column 2; a key is named like"),
         (json!({ "limit": "guard", "key": { "customer": 1 } }), 400, "is not a text"),
         (json!({ "limit": "gard" }), 404, "there are: guard, logins, session"),
         (json!({ "limit": "guard" }), 400, "\"customer\" has to be named"),

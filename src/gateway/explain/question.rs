@@ -59,7 +59,7 @@ pub enum QuestionError {
 
 /// A request as `POST /v1/explain` takes it in JSON.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub struct RequestJson {
     #[serde(default = "get")]
     method: String,

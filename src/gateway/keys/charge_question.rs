@@ -22,7 +22,7 @@ pub struct ChargeQuestion(Vec<(KeyQuestion, i64)>);
 
 /// The question, as `POST /v1/charge` takes it in JSON.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct ChargeQuestionJson {
     charges: Vec<KeyQuestionJson>,
 }
