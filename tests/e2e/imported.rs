@@ -245,6 +245,15 @@ fn both<T>(
     ([theirs, ours].map(traffic), written)
 }
 
+/// Starts nginx with these settings of its `http` block.
+fn start_nginx(folder: &Folder, config: &str) -> Process {
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path t;\n"));
+    let head = "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {}";
+    let config = format!("{head}\nhttp {{\naccess_log off;\n{}{config}}}", temporary.concat());
+    folder.write("nginx.conf", config);
+    run(folder, &["nginx", "-e", "stderr", "-p", ".", "-c", "nginx.conf"])
+}
+
 /// Starts a program that may be in a directory that is not on a normal user's path.
 fn run(folder: &Folder, arguments: &[&str]) -> Process {
     let path = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
@@ -265,18 +274,50 @@ fn nginx_and_what_is_imported_of_it_decide_alike() {
     });
     let config =
         |own: SocketAddr| NGINX.replace("OWN", &own.to_string()).replace("ORIGIN", &origin.address.to_string());
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path t;\n"));
-    let start = |folder: &Folder, own| {
-        let head = "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {}";
-        let config = format!("{head}\nhttp {{\naccess_log off;\n{}{}}}", temporary.concat(), config(own));
-        folder.write("nginx.conf", config);
-        run(folder, &["nginx", "-e", "stderr", "-p", ".", "-c", "nginx.conf"])
-    };
+    let start = |folder: &Folder, own| start_nginx(folder, &config(own));
     let ([theirs, ours], written) = both("api.conf", config, start, |own| outcomes(own, &denied));
     assert_eq!(ours, theirs, "{written}");
     assert_eq!(theirs.1, [3, 2]);
     let statuses = |status| theirs.0.iter().filter(|outcome| outcome.0 == status).count();
     assert!(statuses(429) > 5 && statuses(503) > 0 && statuses(200) > 20, "{theirs:?}");
+}
+
+#[test]
+fn nginx_and_what_is_imported_of_it_believe_the_same_proxies() {
+    let origin = echo();
+    for header in ["", "real_ip_header X-Forwarded-For;", "real_ip_header X-Forwarded-For; real_ip_recursive on;"] {
+        let config = |own: SocketAddr| {
+            format!(
+                "limit_req_zone $binary_remote_addr zone=z:1m rate=1r/m; limit_req zone=z burst=1 nodelay;
+set_real_ip_from 127.0.0.9; set_real_ip_from 127.0.0.16/28; {header}
+server {{ listen {own}; proxy_set_header Host $host; location / {{ proxy_pass http://{}; }} }}\n",
+                origin.address
+            )
+        };
+        let start = |folder: &Folder, own| start_nginx(folder, &config(own));
+        let traffic = |own| {
+            let mut all = Vec::new();
+            let mut go = |from, times: usize, fields: &[(&str, &str)]| {
+                for _ in 0..times {
+                    let fields = [&[("host", "a.test"), ("connection", "close")][..], fields].concat();
+                    all.push(Client::connect_from(from, own).round_trip("GET", "/", &fields).status);
+                }
+            };
+            for field in ["x-real-ip", "x-forwarded-for"] {
+                go(9, 3, &[(field, "192.0.2.1")]);
+                go(17, 1, &[(field, "192.0.2.1")]);
+                go(8, 3, &[(field, "192.0.2.2")]);
+            }
+            go(9, 3, &[]);
+            go(9, 3, &[("x-forwarded-for", "192.0.2.3, 127.0.0.17")]);
+            go(17, 2, &[("x-forwarded-for", "192.0.2.3, 192.0.2.4")]);
+            go(8, 1, &[]);
+            all
+        };
+        let ([theirs, ours], written) = both("api.conf", config, start, traffic);
+        assert_eq!(ours, theirs, "{header}: {written}");
+        assert!(theirs.contains(&200) && theirs.contains(&503), "{theirs:?}");
+    }
 }
 
 #[test]

@@ -24,6 +24,8 @@ const ANY_NUMBER: u64 = 1_000_000;
 #[derive(Debug, Default)]
 pub(super) struct ProxyConfig {
     listeners: Vec<Listener>,
+    /// The settings of `client_address` about proxies in YAML, with a comma in front; empty where the gateway believes none.
+    pub(super) client_address: String,
     /// The settings of `connections`, in YAML.
     pub(super) connections: Vec<String>,
     /// Further sections of the file in YAML, one line each.
@@ -175,9 +177,8 @@ impl ProxyConfig {
     pub(super) fn write(&self, text: &mut String) {
         text.push_str("\nlisteners:\n");
         self.listeners.iter().for_each(|listener| listener.write(text));
-        text.push_str(
-            "\n# Each address of a client has counts of its own, in IPv6 too.\nclient_address: { ipv6_prefix: 128 }\n",
-        );
+        text.push_str("\n# Each address of a client has counts of its own, in IPv6 too.\n");
+        push(text, format_args!("client_address: {{ ipv6_prefix: 128{} }}\n", self.client_address));
         if !self.connections.is_empty() {
             push(text, format_args!("\nconnections: {{ {} }}\n", self.connections.join(", ")));
         }

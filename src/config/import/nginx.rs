@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use self::access::{GUARDS, refusal, refuses, refusing};
 use self::listeners::{defaults, listens};
+use self::real_ip::RealIp;
 use self::syntax::Directive;
 use self::zones::Zone;
 use super::front::rules::{Effects, Rule, ScopedAccess, VirtualHost};
@@ -17,6 +18,7 @@ use crate::config::problem::Problem;
 mod access;
 mod include;
 mod listeners;
+mod real_ip;
 mod syntax;
 mod zones;
 
@@ -27,10 +29,11 @@ const UNNEEDED: [&str; 14] = [
 ];
 
 /// Directives that other functions of this module read.
-const READ: [&str; 22] = [
+const READ: [&str; 26] = [
     "server", "upstream", "location", "map", "geo", "listen", "server_name", "ssl_certificate", "ssl_certificate_key",
     "proxy_pass", "limit_req", "limit_req_zone", "limit_req_status", "limit_req_dry_run", "limit_conn",
-    "limit_conn_zone", "limit_conn_status", "client_max_body_size", "allow", "deny", "internal", "return",
+    "limit_conn_zone", "limit_conn_status", "limit_conn_dry_run", "client_max_body_size", "allow", "deny", "internal",
+    "return", "set_real_ip_from", "real_ip_header", "real_ip_recursive",
 ];
 
 /// The settings about limits that apply at a level (`http`, `server` or `location`), its own or inherited ones.
@@ -42,7 +45,9 @@ struct Limits<'d> {
     access: Vec<&'d Directive>,
     request_status: u64,
     connection_status: u64,
-    dry_run: bool,
+    request_dry_run: bool,
+    connection_dry_run: bool,
+    real_ip: RealIp<'d>,
     /// Whether upstreams get the host that the client asks for.
     keeps_host: bool,
     /// The largest body of a request, if the level bounds it.
@@ -58,6 +63,8 @@ struct Reader<'d, 'f> {
     variables: HashMap<&'d str, &'d Directive>,
     /// The upstreams that `upstream` blocks define, by their names.
     upstreams: HashMap<&'d str, (&'d Directive, Upstream)>,
+    /// The settings of the locations that proxy about the proxies in front of nginx.
+    real_ips: Vec<RealIp<'d>>,
     /// Whether a server so far takes any host.
     has_default: bool,
     front: ProxyConfig,
@@ -90,6 +97,7 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
         zones: HashMap::new(),
         variables: HashMap::new(),
         upstreams: HashMap::new(),
+        real_ips: Vec::new(),
         has_default: false,
         front: ProxyConfig::default(),
     };
@@ -104,7 +112,9 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
         access: Vec::new(),
         request_status: 503,
         connection_status: 503,
-        dry_run: false,
+        request_dry_run: false,
+        connection_dry_run: false,
+        real_ip: RealIp::default(),
         keeps_host: false,
         max_body: None,
         server_name: "",
@@ -122,6 +132,7 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
         }
     }
     reader.listeners(&http, &servers, &carried);
+    reader.believe_proxies();
     reader.name_unused_upstreams();
     reader.front.finish(findings, "location that proxies")
 }
@@ -226,7 +237,9 @@ impl<'d> Reader<'d, '_> {
             ),
             request_status: status("limit_req_status", outer.request_status),
             connection_status: status("limit_conn_status", outer.connection_status),
-            dry_run: last("limit_req_dry_run").map_or(outer.dry_run, |word| word == "on"),
+            request_dry_run: last("limit_req_dry_run").map_or(outer.request_dry_run, |word| word == "on"),
+            connection_dry_run: last("limit_conn_dry_run").map_or(outer.connection_dry_run, |word| word == "on"),
+            real_ip: RealIp::of(block, &outer.real_ip),
             max_body: match last("client_max_body_size") {
                 None => outer.max_body.clone(),
                 Some(text) => self.size(text, &all("client_max_body_size")),
@@ -382,6 +395,7 @@ impl<'d> Reader<'d, '_> {
         };
         let limits = self.level(&block, outer);
         self.leave_out_inner(location);
+        self.real_ips.push(limits.real_ip.clone());
         if !limits.keeps_host {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }

@@ -208,7 +208,8 @@ impl Reader<'_, '_> {
         if zone.key.is_one_field() {
             settings.push_str(", missing_key: skip");
         }
-        if limits.dry_run && is_of_requests {
+        let is_dry_run = if is_of_requests { limits.request_dry_run } else { limits.connection_dry_run };
+        if is_dry_run {
             settings.push_str(", shadow: true");
         }
         let exempt = zone.key.exempt.clone();

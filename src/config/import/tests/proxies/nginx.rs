@@ -364,6 +364,42 @@ fn nginx_locations_that_are_left_out_name_what_they_refused() {
 }
 
 #[test]
+fn nginx_limits_in_dry_run_never_deny() {
+    let zone = "limit_conn_zone $binary_remote_addr zone=c:1m;";
+    let one = nginx(zone, "limit_conn c 3; limit_conn_dry_run on;");
+    one.writes(&["limit: 3, key: client_address, over_limit: { deny: { status: 503 } }, shadow: true"]);
+    one.lacks_note("dry_run");
+    nginx(zone, "limit_conn c 3; limit_req_dry_run on;").omits("shadow");
+}
+
+#[test]
+fn nginx_proxies_that_name_the_client_are_believed_where_all_locations_do() {
+    const COUNTED: &str = "limits and access rules take the proxy for the client until `client_address";
+    let written = |settings: &str| nginx(settings, "");
+    let networks = "set_real_ip_from 10.0.0.0/8; set_real_ip_from unix:;";
+    for (more, expected) in [
+        ("", "header: x-real-ip }"),
+        ("real_ip_header X-Forwarded-For;", "header: x-forwarded-for, hops: 1 }"),
+        ("real_ip_header X-Forwarded-For; real_ip_recursive on;", "header: x-forwarded-for }"),
+    ] {
+        let one = written(&format!("{networks} {more}"));
+        one.writes(&[&format!("{{ ipv6_prefix: 128, trusted_proxies: [\"10.0.0.0/8\", unix], {expected}")]);
+        assert_eq!(one.notes, "");
+    }
+    let named = written("set_real_ip_from balancer.test; set_real_ip_from 10.0.0.1;");
+    named.writes(&["trusted_proxies: [\"10.0.0.1\"]"]);
+    named.notes(&[&format!("set_real_ip_from: is not carried over: {COUNTED}")]);
+    let balanced = written("set_real_ip_from 10.0.0.1; real_ip_header proxy_protocol;");
+    balanced.omits("trusted_proxies");
+    balanced.notes(&["set_real_ip_from: is carried over as `proxy_protocol` of the listeners"]);
+    let location = |path: &str, more: &str| format!("location {path} {{ {more} proxy_pass http://10.0.0.1; }}");
+    let some = format!("server {{ {} {} }}\n", location("/", ""), location("/a/", "set_real_ip_from 10.0.0.1;"));
+    let some = imported(&some);
+    some.omits("trusted_proxies");
+    some.notes(&[&format!("set_real_ip_from: is not carried over, as it does not hold for all locations: {COUNTED}")]);
+}
+
+#[test]
 fn nginx_maps_of_regular_expressions_are_not_carried_over() {
     let zones = "geo $g { default 1; 10.0.0.0/8 2; }\n\
                  map $g $key { default \"\"; 1 $binary_remote_addr; ~^2 $binary_remote_addr; }\n\
