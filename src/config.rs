@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::charge::Mode;
+use crate::ruleset::cost::CostRule;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{AccessLog, ClientAddress, CredentialSource, Matcher, Ruleset};
@@ -315,7 +316,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
     limits::prepare(&mut routes, &limits, has_customers);
     warn_of_idle_sections(top, &server, &customers, &domains, &limits);
-    warn_of_unbelieved_keys(top, &client_address, &limits);
+    warn_of_unbelieved_fields(top, &client_address, &limits, &customers);
     decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
     if findings.has_errors() {
         return None;
@@ -414,17 +415,44 @@ fn warn_of_idle_sections(
     );
 }
 
-/// Warns of keys of fields that only trusted proxies may send, where there are none: the gateway removes the fields.
-fn warn_of_unbelieved_keys(top: &Section<'_>, client_address: &ClientAddress, limits: &[Limit]) {
-    let is_unbelieved = |part: &KeyPart| {
-        client_address.trusted_proxies.is_empty()
-            && matches!(part, KeyPart::Header(name, _) if client_address.is_hop_field(name.as_str().as_bytes()))
+/// Warns of fields that only trusted proxies may send, where there are none: the gateway removes the fields.
+fn warn_of_unbelieved_fields(
+    top: &Section<'_>,
+    client_address: &ClientAddress,
+    limits: &[Limit],
+    customers: &Customers,
+) {
+    if !client_address.trusted_proxies.is_empty() {
+        return;
+    }
+    let is_hop_field = |name: &str| client_address.is_hop_field(name.as_bytes());
+    let warn = |field: &Field<'_>, does: &str| {
+        let says =
+            format!("{does} by a field that is believed of no request: `client_address` has no `trusted_proxies`");
+        field.findings().add(Problem::warning(field.key_place(), says));
+    };
+    let counts_by_one = |limit: &Limit| {
+        let is_one = |part: &KeyPart| matches!(part, KeyPart::Header(name, _) if is_hop_field(name.as_str()));
+        limit.key.parts.iter().any(is_one)
+            || matches!(&limit.cost, CostRule::Header { name, .. } if is_hop_field(name.as_str()))
     };
     let section = top.get("limits").and_then(|field| field.as_mapping());
     for (name, field) in section.iter().flat_map(Section::fields) {
-        if limits.iter().any(|limit| limit.name == name && limit.key.parts.iter().any(is_unbelieved)) {
-            let says = "counts by a field that is believed of no request: `client_address` has no `trusted_proxies`";
-            field.findings().add(Problem::warning(field.key_place(), says));
+        if limits.iter().any(|limit| limit.name == name && counts_by_one(limit)) {
+            warn(&field, "counts");
+        }
+    }
+    for route in top.get("routes").and_then(|field| field.as_list()).into_iter().flatten() {
+        let matched = route.as_mapping().and_then(|route| route.get("match")?.as_mapping());
+        let headers = matched.and_then(|matched| matched.get("headers")?.as_mapping());
+        let unbelieved = headers.iter().flat_map(Section::fields).filter(|(name, _)| is_hop_field(name));
+        unbelieved.for_each(|(_, field)| warn(&field, "goes"));
+    }
+    let identify = top.get("customers").and_then(|field| field.as_mapping()?.get("identify")?.as_list());
+    let sources = customers.rules.iter().flat_map(|rules| &rules.identify);
+    for (source, field) in sources.zip(identify.into_iter().flatten()) {
+        if matches!(source, CredentialSource::Header(name) if is_hop_field(name.as_str())) {
+            warn(&field, "identifies customers");
         }
     }
 }

@@ -7,6 +7,7 @@ use super::{Names, push, scalar};
 use crate::config::findings::Findings;
 use crate::config::listeners::{Server, collide};
 use crate::config::problem::{Mark, Problem};
+use crate::ruleset::ClientAddress;
 
 pub(super) mod rules;
 
@@ -169,8 +170,24 @@ impl ProxyConfig {
                 self.sections.push(format!("admin: {{ address: \"{address}\" }}"));
             }
         }
+        for FrontLimit { name, settings, .. } in &self.limits {
+            let headers = settings.split("{ header: ").skip(1).filter_map(|rest| rest.split(" }").next());
+            headers
+                .filter_map(|header| self.unbelieved(header))
+                .for_each(|why| note(format!("the limit {name} {why}")));
+        }
         self.close_virtual_hosts(findings);
         self.add_routes(findings);
+    }
+
+    /// The reason why no request has a header field here, if so: only trusted proxies may send it, and there are none.
+    fn unbelieved(&self, header: &str) -> Option<String> {
+        let is_removed = self.client_address.is_empty() && ClientAddress::default().is_hop_field(header.as_bytes());
+        is_removed.then(|| {
+            format!(
+                "goes by {header}, which no request has here until `client_address: {{ trusted_proxies: [...] }}` names the proxies that send it"
+            )
+        })
     }
 
     /// Writes the sections, without the comments at the head of the file.

@@ -147,6 +147,8 @@ impl ProxyConfig {
             notes.push("has more combinations of conditions than are carried over".to_owned());
         }
         for mut matches in cells.unwrap_or_else(|| vec![rule.matches.clone()]) {
+            let unbelieved = matches.headers.iter().filter_map(|(name, _)| self.unbelieved(name));
+            notes.extend(unbelieved.map(|why| format!("a condition {why}")));
             let holding: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
             let exempt = holding.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
             let is_same = holding.iter().all(|limit| limit.exempt == exempt);

@@ -328,6 +328,36 @@ fn envoy_buckets_of_several_filters_hold_and_those_of_disabled_filters_or_connec
     apart.notes(&["is left out: it limits each connection by itself"]);
 }
 
+#[test]
+fn conditions_and_keys_of_forwarding_fields_are_told_without_proxies_that_send_them() {
+    let told = |one: &Imported, what: &str, field: &str| {
+        one.notes(&[&format!(
+            "{what} goes by {field}, which no request has here until `client_address: {{ trusted_proxies:"
+        )]);
+    };
+    let nginx = |more: &str| {
+        imported(&format!(
+            "limit_req_zone $http_x_forwarded_for zone=z:1m rate=5r/s;
+server {{ {more} location / {{ limit_req zone=z; proxy_pass http://10.0.0.1; }} }}\n"
+        ))
+    };
+    told(&nginx(""), "the limit z", "x-forwarded-for");
+    nginx("set_real_ip_from 10.0.0.1;").lacks_note("goes by");
+    let by_header = "{ name: rate-limiting, config: { minute: 5, limit_by: header, header_name: X-Real-IP } }";
+    let one = kong("3.0", "paths: [/], headers: { X-Forwarded-Proto: [https] }", by_header);
+    told(&one, "the limit rate-limiting.s", "x-real-ip");
+    told(&one, "routes[1]: a condition", "x-forwarded-proto");
+    let one = imported(
+        "defaults\n  mode http\nfrontend fe\n  bind :80\n  http-request deny if { hdr(x-real-ip) 192.0.2.6 }
+  stick-table type ip size 1k store http_req_rate(10s)\n  http-request track-sc0 src if { hdr(X-Forwarded-For) -m found }
+  http-request deny if { sc_http_req_rate(0) gt 5 }\n  use_backend web if { hdr(X-Forwarded-Host) a.test }
+  default_backend web\nbackend web\n  server w 10.0.0.1:80\n",
+    );
+    told(&one, "default_backend: a condition", "x-real-ip");
+    told(&one, "default_backend: a condition", "x-forwarded-for");
+    told(&one, "use_backend: a condition", "x-forwarded-host");
+}
+
 fn kong(version: &str, route: &str, plugins: &str) -> Imported {
     imported(&format!(
         "_format_version: '{version}'\nservices:\n- name: s\n  url: http://10.0.0.1:80\n  routes:\n  \
