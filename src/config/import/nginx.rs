@@ -342,6 +342,7 @@ impl<'d> Reader<'d, '_> {
     fn leave_out_inner(&self, location: &Directive) {
         for inner in location.block().iter().filter(|one| one.name() == "location") {
             self.leave_out::<()>(inner, inner, "it stands in another location");
+            self.leave_out_inner(inner);
         }
     }
 
@@ -354,6 +355,7 @@ impl<'d> Reader<'d, '_> {
         hosts: &[String],
     ) -> Option<Rule> {
         let block: Vec<&Directive> = location.block().iter().collect();
+        self.leave_out_inner(location);
         let is_refused = refuses(&block);
         let (path, path_match) = self.path_of(location)?;
         let is_exact = matches!(path_match, PathMatch::Exact(_));
@@ -372,7 +374,6 @@ impl<'d> Reader<'d, '_> {
         if is_refused {
             let others: Vec<&Directive> = block.iter().copied().filter(|one| !GUARDS.contains(&one.name())).collect();
             self.level(&others, outer);
-            self.leave_out_inner(location);
             let is_internal = block.iter().any(|one| one.name() == "internal");
             if is_internal || refusal(&block).is_some_and(|status| status != 403) {
                 self.note(location, "refuses requests with 403 here");
@@ -394,7 +395,6 @@ impl<'d> Reader<'d, '_> {
             None => (String::new(), String::new()),
         };
         let limits = self.level(&block, outer);
-        self.leave_out_inner(location);
         self.real_ips.push(limits.real_ip.clone());
         if !limits.keeps_host {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");

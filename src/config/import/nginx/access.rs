@@ -25,11 +25,12 @@ pub(super) fn refuses(block: &[&Directive]) -> bool {
     denies_all || refusal(block).is_some() || block.iter().any(|one| one.name() == "internal")
 }
 
-/// The directives of a block, and of the blocks inside it, that refuse requests.
+/// The directives of a block, and of the blocks inside it that are no locations, that refuse requests.
 pub(super) fn refusing(block: &[Directive]) -> Vec<&Directive> {
     let of = |one| match Directive::name(one) {
         "limit_req" | "limit_conn" | "deny" | "internal" => vec![one],
         name if GUARDS.contains(&name) && one.argument() != "off" => vec![one],
+        "location" => Vec::new(),
         _ if refusal(&[one]).is_some() => vec![one],
         _ => refusing(one.block()),
     };

@@ -330,6 +330,8 @@ fn nginx_locations_that_are_left_out_name_what_they_refused() {
     let one = |locations: &str| {
         imported(&format!("{zones}\nserver {{ {locations} location / {{ proxy_pass http://10.0.0.1; }} }}\n")).notes
     };
+    let nested = one("location /a/ { root /srv; location /a/api/ { proxy_pass http://b; } }");
+    assert!(nested.contains("location: is left out: it stands in another location\n"), "{nested}");
     for (location, expected) in [
         (
             "location ~ ^/admin { allow 10.0.0.0/8; deny all; proxy_pass http://a; }",
@@ -353,7 +355,11 @@ fn nginx_locations_that_are_left_out_name_what_they_refused() {
         ),
         (
             "location /files/ { root /srv; location ~ x { deny all; } }",
-            "it does not proxy: its requests pass here without `deny all`",
+            "another location: its requests pass here without `deny all`",
+        ),
+        (
+            "location ~ x { root /srv; location /a/ { location /a/b/ { limit_req zone=z; proxy_pass http://b; } } }",
+            "another location: its requests pass here without `limit_req zone=z`",
         ),
     ] {
         let notes = one(location);
