@@ -49,8 +49,8 @@ pub(super) struct CounterThreshold {
 /// The place of a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CounterSource {
-    /// The entry that `track-scN` tracks.
-    Slot(u8),
+    /// The entry that `track-scN` tracks, in this table if the condition names one.
+    Slot(u8, Option<String>),
     /// The entry of the client's address in a table; an empty name stands for the proxy's own table.
     Source(String),
 }
@@ -232,17 +232,19 @@ fn listed(value: &str, ignores_case: bool) -> HeaderValue {
     HeaderValue::Like(format!(r"{flag}(.*,)?\s*{}\s*(,.*)?", regex::escape(value)))
 }
 
-/// Parses `sc_http_req_rate(0)`, `sc0_http_req_rate`, `src_http_req_rate(table)` or `src,table_http_req_rate(table)`.
+/// Parses `sc_http_req_rate(0,table)`, `sc0_http_req_rate(table)`, `src_http_req_rate(table)` or
+/// `src,table_http_req_rate(table)`. Of the first two, the table may be absent.
 fn counter(name: &str, argument: &str) -> Option<(String, CounterSource)> {
     if let Some(counter) = name.strip_prefix("src,table_").or_else(|| name.strip_prefix("src_")) {
         return Some((counter.to_owned(), CounterSource::Source(argument.to_owned())));
     }
     let rest = name.strip_prefix("sc")?;
-    let (slot, counter) = match rest.strip_prefix('_') {
-        Some(counter) => (argument.split(',').next()?, counter),
-        None => rest.split_once('_')?,
+    let (slot, counter, table) = match (rest.strip_prefix('_'), argument.split_once(',').unwrap_or((argument, ""))) {
+        (Some(counter), (slot, table)) => (slot, counter, table),
+        (None, _) => rest.split_once('_').map(|(slot, counter)| (slot, counter, argument))?,
     };
-    Some((counter.trim_start_matches("get_").to_owned(), CounterSource::Slot(slot.trim().parse().ok()?)))
+    let table = Some(table.trim().to_owned()).filter(|table| !table.is_empty());
+    Some((counter.trim_start_matches("get_").to_owned(), CounterSource::Slot(slot.trim().parse().ok()?, table)))
 }
 
 /// Parses the number that a counter must be above.

@@ -358,7 +358,9 @@ impl Tracker<'_> {
     /// Whether the threshold's counter is one of the entries that this line tracks.
     fn counts(&self, over: &CounterThreshold, section: &Section) -> bool {
         match &over.of {
-            CounterSource::Slot(slot) => self.slot == *slot,
+            CounterSource::Slot(slot, table) => {
+                self.slot == *slot && table.as_deref().is_none_or(|table| table == self.table)
+            }
             CounterSource::Source(table) => {
                 let table = if table.is_empty() { section.name() } else { table.as_str() };
                 self.key == "client_address" && self.table == table

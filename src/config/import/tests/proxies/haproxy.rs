@@ -342,6 +342,29 @@ fn haproxy_rules_that_share_requests_are_named_where_the_first_is_not_the_more_s
 }
 
 #[test]
+fn haproxy_counters_of_a_named_table_are_those_of_its_trackers() {
+    let counters = ["sc_http_req_rate(0,TABLE)", "sc0_http_req_rate(TABLE)"];
+    for (counter, table) in counters.iter().flat_map(|counter| [(counter, "addresses"), (counter, "keys")]) {
+        let counter = counter.replace("TABLE", table);
+        let one = haproxy(
+            &format!(
+                "  http-request track-sc0 src table addresses if {{ path_beg /a/ }}
+  http-request track-sc0 src table keys if {{ path_beg /b/ }}\n  http-request deny if {{ {counter} gt 20 }}"
+            ),
+            "",
+        );
+        let names = ["addresses", "keys"].map(|name| one.yaml.contains(&format!("limits: [{name}.http_req_rate]")));
+        assert_eq!(names, [table == "addresses", table == "keys"], "{}", one.yaml);
+    }
+    let other = haproxy(
+        "  http-request track-sc0 src table addresses\n  http-request deny if { sc_http_req_rate(0,keys) gt 20 }",
+        "",
+    );
+    other.omits("http_req_rate");
+    other.notes(&["deny: is left out: nothing that is carried over tracks its counter"]);
+}
+
+#[test]
 fn haproxy_bounds_of_zero_bound_nothing() {
     let one = imported(
         "global\n  maxconn 0\ndefaults\n  mode http\nfrontend fe\n  bind :80 maxconn 0\n  default_backend web\n\
