@@ -13,6 +13,8 @@ pub(super) mod rules;
 
 /// A note about a setting that refuses requests.
 pub(super) const GUARD: &str = "is not carried over: requests that it refuses pass here";
+/// The end of a note about a setting that refuses requests.
+pub(super) const PASS: &str = ": requests that it refuses pass here";
 
 /// The largest weight of a node.
 const LARGEST_WEIGHT: u64 = 1_000;

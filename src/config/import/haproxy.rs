@@ -8,7 +8,7 @@ use self::conditions::Acls;
 use self::limits::Rules;
 use self::syntax::{Line, Section};
 use super::front::rules::Rule;
-use super::front::{Listener, ProxyConfig, node};
+use super::front::{Listener, PASS, ProxyConfig, node};
 use super::matches::{Match, Taken, joined};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
@@ -213,7 +213,7 @@ impl<'l> Reader<'l, '_> {
         let others = line.others(2, &KNOWN, &WITH_VALUE);
         if !others.is_empty() {
             let is_guard = line.option("verify") == Some("required");
-            let passes = if is_guard { ": requests that it refuses pass here" } else { "" };
+            let passes = if is_guard { PASS } else { "" };
             self.note(line, &format!("is carried over without {}{passes}", others.join(", ")));
         }
         for address in bare.split(',') {

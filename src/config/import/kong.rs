@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
-use super::front::{GUARD, Listener, ProxyConfig, Upstream, denial, key_field, node, url};
+use super::front::{GUARD, Listener, PASS, ProxyConfig, Upstream, denial, key_field, node, url};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, all_of, open_prefix_note};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
@@ -354,10 +354,7 @@ impl Reader {
                     effects.access.push(ScopedAccess::always(access));
                 }
                 ("request-termination", Some(config)) if get(config, "trigger").is_some() => {
-                    note(
-                        &plugin.field,
-                        "is left out: it goes by a header field or a parameter: requests that it refuses pass here",
-                    );
+                    note(&plugin.field, &format!("is left out: it goes by a header field or a parameter{PASS}"));
                 }
                 ("request-termination", _) => {
                     note(&plugin.field, "refuses requests with 403 here");

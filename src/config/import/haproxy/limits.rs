@@ -7,7 +7,7 @@ use super::Reader;
 use super::conditions::{self, Acls, Condition, Conjunction, CounterSource, CounterThreshold};
 use super::syntax::{Line, Section};
 use crate::config::import::front::rules::{Access, Effects, ScopedAccess};
-use crate::config::import::front::{GUARD, denial, key_field};
+use crate::config::import::front::{GUARD, PASS, denial, key_field};
 use crate::config::import::matches::{Match, ScopedLimit, all_of};
 use crate::config::problem::Mark;
 
@@ -35,7 +35,7 @@ pub(super) struct Tracker<'l> {
 
 /// The settings of a `sc-inc-gpc` line.
 struct Increment {
-    mark: Mark,
+    order: Order,
     /// `gpc0` or `gpc1`.
     counter: String,
     slot: u8,
@@ -50,6 +50,9 @@ struct Counted {
     /// The requests that the counter counts.
     when: Condition,
 }
+
+/// The phase of a rule and its place in the file.
+type Order = (usize, Mark);
 
 /// Counts denied requests as well.
 const ALL: &str = ", charge: { denied: true }";
@@ -134,7 +137,7 @@ impl<'l> Reader<'l, '_> {
         let slot = parts.and_then(|(counter, slot)| Some((counter, slot.parse().ok()?)));
         let (counter, slot) = slot.ok_or("is not carried over")?;
         let when = self.when(line, acls, "counts")?;
-        Ok(Increment { mark: line.mark, counter: counter.to_owned(), slot, when })
+        Ok(Increment { order: order(line), counter: counter.to_owned(), slot, when })
     }
 
     /// The requests that a line `tracks` or `counts`.
@@ -207,14 +210,22 @@ impl<'l> Reader<'l, '_> {
                     }
                 }
                 Some(_) if !one.from.is_empty() => {
-                    return Err("is left out: a limit holds for all networks but some, not for some".to_owned());
+                    return Err(format!("is left out: a limit holds for all networks but some, not for some{PASS}"));
                 }
                 Some(over) => {
-                    let of: Vec<_> = trackers.iter().filter(|tracker| tracker.counts(over, section)).collect();
-                    if of.is_empty() {
-                        return Err("is left out: nothing that is carried over tracks its counter".to_owned());
+                    let counts = |tracker: &Tracker<'_>| tracker.counts(over, section);
+                    let mut of: Vec<_> = trackers.iter().filter(|tracker| counts(tracker)).cloned().collect();
+                    if of.is_empty() && matches!(over.of, CounterSource::Source(_)) {
+                        // a table may have entries that rules behind this one track
+                        let all =
+                            rules(section).into_iter().filter(|(line, at)| line.word(*at).starts_with("track-sc"));
+                        let read = all.filter_map(|(line, at)| self.tracker(section, line, at, acls).ok());
+                        of.extend(read.filter(counts));
                     }
-                    for tracker in of {
+                    if of.is_empty() {
+                        return Err(format!("is left out: nothing that is carried over tracks its counter{PASS}"));
+                    }
+                    for tracker in &of {
                         match self.limit(line, tracker, increments, over, &one) {
                             Ok(limits) => {
                                 if limits.iter().any(|limit| self.answers_otherwise(limit, &effects.limits)) {
@@ -225,7 +236,7 @@ impl<'l> Reader<'l, '_> {
                                 }
                                 effects.limits.extend(limits);
                             }
-                            Err(why) => self.note(line, &why),
+                            Err(why) => self.note(line, &format!("{why}{PASS}")),
                         }
                     }
                 }
@@ -255,7 +266,10 @@ impl<'l> Reader<'l, '_> {
             if self.sections.iter().filter(|section| matches!(section.kind(), "frontend" | "listen")).count() > 1 {
                 self.note(line, "bounds the connections of a client to all listeners");
             }
-            return self.bound_connections("max_per_client", &over.above.to_string()).map(|()| Vec::new());
+            if let Err(why) = self.bound_connections("max_per_client", &over.above.to_string()) {
+                self.note(line, &why);
+            }
+            return Ok(Vec::new());
         }
         let counted = self.counted(line, tracker, increments, over)?;
         let period = self.tables.get(tracker.table).and_then(|periods| periods.get(name));
@@ -322,7 +336,7 @@ impl<'l> Reader<'l, '_> {
                 let when: Condition = own.iter().flat_map(|one| one.when.clone()).collect();
                 let when = conditions::and(&tracker.when, &when)?;
                 // with the increment in front, HAProxy counts every request; behind the denial, only requests that pass
-                match own.iter().filter(|one| one.mark < line.mark).count() {
+                match own.iter().filter(|one| one.order < order(line)).count() {
                     _ if own.is_empty() => Err(format!("is left out: no rule here counts {name}")),
                     0 => Ok(Counted { limit: next, charge: "", when }),
                     before if before == own.len() => Ok(Counted { limit: over.above, charge: ALL, when }),
@@ -369,13 +383,23 @@ impl Tracker<'_> {
     }
 }
 
-/// The rules of a section, each with the position of its action.
-fn rules(section: &Section) -> impl Iterator<Item = (&Line, usize)> {
+/// The rules of a section in their order, each with the position of its action.
+fn rules(section: &Section) -> Vec<(&Line, usize)> {
     let rules = section.lines.iter().filter(|line| matches!(line.word(0), "http-request" | "tcp-request"));
-    rules.map(|line| {
+    let position = |line: &Line| {
         let has_phase = line.word(0) == "tcp-request" && line.word(1) != "inspect-delay";
-        (line, if has_phase { 2 } else { 1 })
-    })
+        if has_phase { 2 } else { 1 }
+    };
+    let mut rules: Vec<_> = rules.map(|line| (line, position(line))).collect();
+    rules.sort_by_key(|(line, _)| order(line));
+    rules
+}
+
+/// The order of a rule: HAProxy evaluates those of a connection before those of a request.
+fn order(line: &Line) -> Order {
+    const PHASES: [&str; 3] = ["connection", "session", "content"];
+    let phase = PHASES.iter().position(|phase| line.word(0) == "tcp-request" && line.word(1) == *phase);
+    (phase.unwrap_or(PHASES.len()), line.mark)
 }
 
 /// The networks that a denial without a counter lets in or keeps out.

@@ -361,7 +361,33 @@ fn haproxy_counters_of_a_named_table_are_those_of_its_trackers() {
         "",
     );
     other.omits("http_req_rate");
-    other.notes(&["deny: is left out: nothing that is carried over tracks its counter"]);
+    other.notes(&[
+        "deny: is left out: nothing that is carried over tracks its counter: requests that it refuses pass here",
+    ]);
+}
+
+#[test]
+fn haproxy_rules_of_connections_come_before_those_of_requests() {
+    let one = haproxy(
+        "  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }
+  tcp-request content track-sc0 src table addresses",
+        "",
+    );
+    assert!(one.route("fe.web").contains("limits: [addresses.http_req_rate]"), "{}", one.yaml);
+    one.lacks_note("tcp-request");
+    let counted = haproxy(
+        "  stick-table type ip size 1k store gpc0_rate(10s)\n  http-request deny if { sc_gpc0_rate(0) gt 3 }
+  tcp-request content track-sc0 src\n  tcp-request content sc-inc-gpc0(0)",
+        "",
+    );
+    counted.writes(&["limit: 3, window: 10s, key: client_address, charge: { denied: true }"]);
+    let looked_up = haproxy(
+        "  tcp-request connection reject if { src_conn_cur(addresses) gt 10 }\n  http-request track-sc0 src table addresses",
+        "",
+    );
+    looked_up.writes(&["connections: { max_per_client: 10 }"]);
+    let unlike = haproxy("  http-request track-sc0 src\n  http-request deny if { sc_get_gpc0(0) gt 0 }", "");
+    unlike.notes(&["deny: is left out: no limit is like gpc0 > 0: requests that it refuses pass here"]);
 }
 
 #[test]
