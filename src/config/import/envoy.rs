@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::front::rules::{Effects, Rule, VirtualHost};
-use super::front::{GUARD, Listener, ProxyConfig, Upstream};
+use super::front::{GUARD, Listener, PASS, ProxyConfig, Upstream};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
@@ -25,6 +25,9 @@ pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
     top.has("static_resources")
 }
 
+/// The names of the filters that limit, each with its limit, if it has one.
+type Limits = Vec<(String, Option<String>)>;
+
 struct Reader<'a> {
     clusters: Vec<Section<'a>>,
     /// The address of the listener that is read.
@@ -43,6 +46,13 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         reader.listener(&listener);
     }
     reader.front.finish(top.findings(), "route to a cluster")
+}
+
+/// The kind of an HTTP filter: Envoy goes by the type of its settings, and its name is free.
+fn filter_kind(name: &str, settings: Option<&Section<'_>>) -> String {
+    let of_type = settings.and_then(|settings| text(settings, "@type"));
+    let kind = of_type.as_deref().and_then(|of_type| of_type.split_once(".filters.http.")?.1.split('.').next());
+    kind.map_or_else(|| name.to_owned(), |kind| format!("envoy.filters.http.{kind}"))
 }
 
 /// The address in `address: { socket_address: ... }`.
@@ -66,8 +76,11 @@ impl Reader<'_> {
             name_others(&chain, &["filters", "name"]);
             for filter in list(&chain, "filters") {
                 let of = filter.mapping("a mapping")?;
-                let manager = section(&of, "typed_config")
-                    .filter(|_| text(&of, "name").is_some_and(|name| name.ends_with("http_connection_manager")));
+                let is_manager = |settings: &Section<'_>| {
+                    text(&of, "name").is_some_and(|name| name.ends_with("http_connection_manager"))
+                        || text(settings, "@type").is_some_and(|of_type| of_type.ends_with(".HttpConnectionManager"))
+                };
+                let manager = section(&of, "typed_config").filter(is_manager);
                 match manager {
                     Some(manager) => _ = self.manager(&filter, &manager),
                     None => note(&filter, "is left out: only HTTP is carried over"),
@@ -91,18 +104,26 @@ impl Reader<'_> {
             "generate_request_id", "server_name",
         ];
         name_others(manager, &READ);
-        let mut limits = Vec::new();
+        let mut limits = Limits::new();
         for filter in list(manager, "http_filters") {
             let of = filter.mapping("a mapping")?;
-            match text(&of, "name").unwrap_or_default().as_str() {
-                _ if flag(&of, "disabled", false) => note(&filter, "is left out: it is disabled"),
+            let (name, settings) = (text(&of, "name").unwrap_or_default(), section(&of, "typed_config"));
+            let kind = filter_kind(&name, settings.as_ref());
+            let is_disabled = flag(&of, "disabled", false);
+            if is_disabled {
+                note(&filter, "is left out: it is disabled");
+            }
+            match kind.as_str() {
+                // a virtual host or a route may enable it
+                LOCAL if is_disabled => limits.push((name, None)),
+                LOCAL => limits.push((name, self.limit(&filter, &settings?))),
                 "envoy.filters.http.router" => {}
-                LOCAL => limits.extend(self.limit(&filter, &section(&of, "typed_config")?)),
+                _ if is_disabled => {}
                 GLOBAL => {
                     note(&filter, "is not carried over: import the files of its service, or ask tollgate in its place")
                 }
-                name if GUARDS.contains(&name) => note(&filter, &format!("{name} {GUARD}")),
-                name => note(&filter, &format!("{name} is not carried over")),
+                kind if GUARDS.contains(&kind) => note(&filter, &format!("{kind} {GUARD}")),
+                kind => note(&filter, &format!("{kind} is not carried over")),
             }
         }
         let Some(routes) = section(manager, "route_config") else {
@@ -115,7 +136,7 @@ impl Reader<'_> {
             if text(&of, "require_tls").is_some_and(|required| required != "NONE") {
                 of.get("require_tls").iter().for_each(|field| note(field, GUARD));
             }
-            let limits = self.own_limits(&of).unwrap_or_else(|| limits.clone());
+            let limits = self.own_limits(&of, &limits);
             let domains = texts(&of, "domains");
             let is_any = domains.iter().any(|domain| domain == "*");
             let mut hosts: Vec<String> = domains.iter().map(|domain| without_port(domain)).collect();
@@ -144,12 +165,24 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// The limits that a virtual host or a route sets in place of the outer limits.
-    fn own_limits(&mut self, of: &Section<'_>) -> Option<Vec<String>> {
-        let filters = section(of, "typed_per_filter_config")?;
-        name_others(&filters, &[LOCAL]);
-        let field = filters.get(LOCAL)?;
-        Some(self.limit(&field, &field.mapping("a mapping")?).into_iter().collect())
+    /// The limits of a virtual host or a route, which may set others in place of the outer limits.
+    fn own_limits(&mut self, of: &Section<'_>, outer: &Limits) -> Limits {
+        let mut limits = outer.clone();
+        for (name, field) in section(of, "typed_per_filter_config").iter().flat_map(Section::fields) {
+            let Some(outer) = field.mapping("a mapping") else { continue };
+            let is_wrapped = text(&outer, "@type").is_some_and(|of_type| of_type.ends_with(".FilterConfig"));
+            let is_disabled = is_wrapped && flag(&outer, "disabled", false);
+            let settings = if is_wrapped { section(&outer, "config") } else { Some(outer) };
+            let is_local = filter_kind(name, settings.as_ref()) == LOCAL;
+            let is_limit = limits.iter().any(|(filter, _)| filter == name);
+            match settings {
+                _ if is_disabled && is_limit => set(&mut limits, name, None),
+                Some(settings) if is_local && is_limit => set(&mut limits, name, self.limit(&field, &settings)),
+                Some(_) if is_local => note(&field, "is left out: no HTTP filter has its name"),
+                _ => note(&field, "is not carried over"),
+            }
+        }
+        limits
     }
 
     fn route(
@@ -157,12 +190,12 @@ impl Reader<'_> {
         field: &Field<'_>,
         host: &str,
         hosts: &[String],
-        limits: &[String],
+        limits: &Limits,
         taken: &mut Taken,
     ) -> Option<()> {
         let route = field.mapping("a mapping")?;
         name_others(&route, &["name", "match", "route", "direct_response", "typed_per_filter_config", "metadata"]);
-        let limits = self.own_limits(&route).unwrap_or_else(|| limits.to_vec());
+        let limits = self.own_limits(&route, limits);
         let name = text(&route, "name").unwrap_or_else(|| host.to_owned());
         let status = section(&route, "direct_response").and_then(|response| number(&response, "status"));
         let is_refused = status.is_some_and(|status| (400..600).contains(&status));
@@ -173,7 +206,7 @@ impl Reader<'_> {
             }
         };
         let Some(matches) = matches(&condition, hosts) else {
-            let passes = if is_refused { ": requests that it refuses pass here" } else { "" };
+            let passes = if is_refused { PASS } else { "" };
             let message = "of `match`, only prefixes, exact paths and exact headers are carried over";
             return left_out(field, format_args!("{message}{passes}"));
         };
@@ -200,7 +233,7 @@ impl Reader<'_> {
         reach(field, &condition, taken, &rule.matches)?;
         name_unread(&action);
         rule.upstreams = self.upstreams_of(field, &action)?;
-        let limits = limits.into_iter().map(ScopedLimit::always).collect();
+        let limits = limits.into_iter().filter_map(|(_, limit)| limit).map(ScopedLimit::always).collect();
         rule.effects = Effects { limits, rewrite: rewrite_of(&condition, &action), ..Effects::default() };
         self.front.rules.push(rule);
         Some(())
@@ -288,6 +321,11 @@ impl Reader<'_> {
         let mark = field.mark();
         Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings))
     }
+}
+
+/// Sets the limit of the filters with this name.
+fn set(limits: &mut Limits, name: &str, limit: Option<String>) {
+    limits.iter_mut().filter(|(filter, _)| filter == name).for_each(|(_, known)| known.clone_from(&limit));
 }
 
 /// Adds notes about the settings of a route's action that are not carried over.

@@ -329,6 +329,37 @@ fn envoy_buckets_of_several_filters_hold_and_those_of_disabled_filters_or_connec
 }
 
 #[test]
+fn envoy_filters_are_known_by_their_types_and_routes_may_wrap_or_disable_them() {
+    const TYPE: &str = "'@type': type.googleapis.com/envoy";
+    let local = |most: u8| bucket(most, &format!(", {TYPE}.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"));
+    let filter = |name: &str, most: u8| format!("{{ name: {name}, typed_config: {{ {} }} }}", local(most));
+    let route = |name: &str, of: &str, settings: &str| {
+        let own = format!("typed_per_filter_config: {{ {of}: {{ {settings} }} }}");
+        format!("              - {{ name: {name}, match: {{ path: /{name} }}, route: {{ cluster: a }}, {own} }}\n")
+    };
+    let wrap = |settings: &str| format!("{TYPE}.config.route.v3.FilterConfig, {settings}");
+    let routes = [
+        route("own", "x", &local(2)),
+        route("wrapped", "x", &wrap(&format!("config: {{ {} }}", local(3)))),
+        route("free", "y", &wrap("disabled: true")),
+        route("lost", "z", &local(4)),
+    ];
+    let one = envoy(&[filter("x", 5), filter("y", 9)].join(", "), &routes.concat(), "");
+    one.writes(&["local: {", "rate: 1/1s, burst: 5", "local-2: {", "rate: 1/1s, burst: 9", "rate: 1/1s, burst: 3"]);
+    for (route, limits) in [
+        ("rest", "limits: [local, local-2]"),
+        ("own", "limits: [local-3, local-2]"),
+        ("wrapped", "limits: [local-4, local-2]"),
+        ("free", "limits: [local]"),
+        ("lost", "limits: [local, local-2]"),
+    ] {
+        assert!(one.route(route).contains(limits), "{route}: {}", one.yaml);
+    }
+    one.lacks_note("is not carried over");
+    one.notes(&["typed_per_filter_config.z: is left out: no HTTP filter has its name"]);
+}
+
+#[test]
 fn conditions_and_keys_of_forwarding_fields_are_told_without_proxies_that_send_them() {
     let told = |one: &Imported, what: &str, field: &str| {
         one.notes(&[&format!(
