@@ -55,9 +55,13 @@ fn filter_kind(name: &str, settings: Option<&Section<'_>>) -> String {
     kind.map_or_else(|| name.to_owned(), |kind| format!("envoy.filters.http.{kind}"))
 }
 
-/// The address in `address: { socket_address: ... }`.
+/// The address in `address: { socket_address: ... }`, or the path in `address: { pipe: ... }`.
 fn address(of: &Section<'_>) -> Option<String> {
-    let socket = section(&section(of, "address")?, "socket_address")?;
+    let address = section(of, "address")?;
+    if let Some(pipe) = section(&address, "pipe") {
+        return text(&pipe, "path").filter(|path| path.starts_with('/')).map(|path| format!("unix:{path}"));
+    }
+    let socket = section(&address, "socket_address")?;
     let (host, port) = (text(&socket, "address")?, number(&socket, "port_value")?);
     Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
@@ -67,7 +71,7 @@ impl Reader<'_> {
         let listener = field.mapping("a mapping")?;
         name_others(&listener, &["name", "address", "filter_chains"]);
         let Some(own) = address(&listener) else {
-            return left_out(field, "it has no socket_address");
+            return left_out(field, "it has no socket_address or pipe");
         };
         let before = self.front.rules.len();
         self.listener.clone_from(&own);
@@ -242,11 +246,15 @@ impl Reader<'_> {
     /// The upstreams of a route's action with their weights. `None` if one of them is left out.
     fn upstreams_of(&mut self, field: &Field<'_>, action: &Section<'_>) -> Option<Vec<(String, u64)>> {
         let Some(weighted) = section(action, "weighted_clusters") else {
-            return Some(vec![(self.cluster(field, &text(action, "cluster").unwrap_or_default())?, 1)]);
+            let Some(name) = text(action, "cluster") else {
+                return left_out(field, "it names no `cluster` or `weighted_clusters`");
+            };
+            return Some(vec![(self.cluster(field, &name)?, 1)]);
         };
         let mut upstreams = Vec::new();
         for share in list(&weighted, "clusters") {
             let of = share.mapping("a mapping")?;
+            name_others(&of, &["name", "weight"]);
             let weight = number(&of, "weight").unwrap_or(0);
             let upstream = self.cluster(&share, &text(&of, "name").unwrap_or_default())?;
             upstreams.extend((weight > 0).then_some((upstream, weight)));
@@ -367,7 +375,9 @@ fn reach(field: &Field<'_>, condition: &Section<'_>, taken: &mut Taken, matches:
 fn nodes(cluster: &Section<'_>) -> Vec<(String, u64)> {
     let mut nodes = Vec::new();
     let assignment = section(cluster, "load_assignment");
+    assignment.iter().for_each(|of| name_others(of, &["cluster_name", "endpoints"]));
     for group in assignment.iter().flat_map(|of| list(of, "endpoints")).filter_map(|of| of.mapping("a mapping")) {
+        name_others(&group, &["locality", "priority", "lb_endpoints"]);
         let is_spare = number(&group, "priority").is_some_and(|priority| priority > 0);
         for field in list(&group, "lb_endpoints") {
             let Some(node) = field.mapping("a mapping") else { continue };
@@ -376,8 +386,13 @@ fn nodes(cluster: &Section<'_>) -> Vec<(String, u64)> {
                 note(&field, "is left out: it gets no requests while others are up");
                 continue;
             }
-            let weight = number(&node, "load_balancing_weight").unwrap_or(1);
-            nodes.extend(section(&node, "endpoint").and_then(|of| address(&of)).map(|address| (address, weight)));
+            name_others(&node, &["endpoint", "health_status", "load_balancing_weight"]);
+            let endpoint = section(&node, "endpoint");
+            endpoint.iter().for_each(|of| name_others(of, &["address"]));
+            match endpoint.and_then(|of| address(&of)) {
+                Some(address) => nodes.push((address, number(&node, "load_balancing_weight").unwrap_or(1))),
+                None => note(&field, "is left out: it has no socket_address or pipe"),
+            }
         }
     }
     nodes

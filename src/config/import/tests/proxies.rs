@@ -360,6 +360,24 @@ fn envoy_filters_are_known_by_their_types_and_routes_may_wrap_or_disable_them() 
 }
 
 #[test]
+fn envoy_endpoints_over_pipes_are_read_and_others_are_told() {
+    let endpoints = "      - load_balancing_weight: 3
+        lb_endpoints:
+        - { endpoint: { hostname: b.test, address: { pipe: { path: /run/b.sock } } } }
+        - { endpoint: { address: { envoy_internal_address: { server_listener_name: own } } } }
+      policy: { overprovisioning_factor: 140 }";
+    let one = envoy("", "              - { match: { prefix: /by/ }, route: { cluster_header: x-to } }", endpoints);
+    one.writes(&["nodes: [\"10.0.0.1:80\", \"unix:/run/b.sock\"]"]);
+    one.notes(&[
+        "load_assignment.policy: is not carried over",
+        "endpoints[1].load_balancing_weight: is not carried over",
+        "endpoint.hostname: is not carried over",
+        "lb_endpoints[1]: is left out: it has no socket_address or pipe",
+        "routes[0]: is left out: it names no `cluster` or `weighted_clusters`",
+    ]);
+}
+
+#[test]
 fn conditions_and_keys_of_forwarding_fields_are_told_without_proxies_that_send_them() {
     let told = |one: &Imported, what: &str, field: &str| {
         one.notes(&[&format!(
