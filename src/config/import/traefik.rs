@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
-use super::front::{GUARD, Listener, ProxyConfig, Upstream, key_field, node, url};
+use super::front::{GUARD, Listener, PASS, ProxyConfig, Upstream, key_field, node, url};
 use super::matches::{PathMatch, ScopedLimit, Taken};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
@@ -93,7 +93,10 @@ impl Reader<'_> {
     fn router(&mut self, name: &str, field: &Field<'_>) -> Option<()> {
         let router = field.mapping("a mapping")?;
         name_others(&router, &["rule", "service", "middlewares", "entryPoints", "priority"]);
-        let (rule, service) = (text(&router, "rule").unwrap_or_default(), text(&router, "service").unwrap_or_default());
+        let given = |name| text(&router, name).filter(|text| !text.trim().is_empty());
+        let (Some(rule), Some(service)) = (given("rule"), given("service")) else {
+            return left_out(field, "it has no rule, or no service");
+        };
         let (matches, remarks) = match rule::read(&rule) {
             Ok(read) => read,
             Err(what) => {
@@ -152,7 +155,8 @@ impl Reader<'_> {
             let Some(section) = field.mapping("a mapping") else { return };
             match kind {
                 "rateLimit" | "inFlightReq" => {
-                    let settings = if kind == "rateLimit" { rate(&field, &section) } else { in_flight(&section) };
+                    let settings =
+                        if kind == "rateLimit" { rate(&field, &section) } else { in_flight(&field, &section) };
                     let Some(settings) = settings else { continue };
                     // each router has its own counts
                     let label = format!("{name}.{router}");
@@ -298,8 +302,11 @@ fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     name_others(section, &["average", "burst", "period", "sourceCriterion"]);
     let average = number(section, "average").unwrap_or(0);
     let period = text(section, "period").unwrap_or_else(|| "1s".to_owned());
-    let Some(nanos) = time(&period) else {
-        return left_out(field, format_args!("its period {period} is no length of time"));
+    let nanos = match time(&period) {
+        // Traefik takes 0 for an absent period
+        Some(zero) if zero.get() == 0 => Nanos::new(SECOND),
+        Some(nanos) => nanos,
+        None => return left_out(field, format_args!("its period {period} is no length of time")),
     };
     if average == 0 {
         return left_out(field, "an average of 0 limits nothing");
@@ -332,9 +339,11 @@ fn time(text: &str) -> Option<Nanos> {
     Some(Nanos::new(sum))
 }
 
-fn in_flight(section: &Section<'_>) -> Option<String> {
+fn in_flight(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     name_others(section, &["amount", "sourceCriterion"]);
-    let amount = number(section, "amount").filter(|amount| *amount > 0)?;
+    let Some(amount) = number(section, "amount").filter(|amount| *amount > 0) else {
+        return left_out(field, format_args!("it has no amount above 0{PASS}"));
+    };
     Some(format!("algorithm: concurrency, limit: {amount}, key: {}", source(section, "host")))
 }
 

@@ -101,6 +101,22 @@ fn traefik_times_of_several_units_and_the_smallest_bound_on_bodies_are_written()
 }
 
 #[test]
+fn traefik_limits_and_routers_without_a_number_or_a_rule_are_told() {
+    let routers = "    all: { rule: PathPrefix(`/`), middlewares: [rate, none, zero], service: api }
+    lost: { service: api }\n    vague: { rule: Path(`/vague`) }";
+    let middlewares = "    rate: { rateLimit: { average: 5, period: 0 } }\n    none: { inFlightReq: {} }
+    zero: { inFlightReq: { amount: 0 } }";
+    let one = traefik(routers, middlewares, "");
+    one.writes(&["rate: 5/s", "limits: [rate.all]"]);
+    one.notes(&[
+        "none.inFlightReq: is left out: it has no amount above 0: requests that it refuses pass here",
+        "zero.inFlightReq: is left out: it has no amount above 0: requests that it refuses pass here",
+        "http.routers.lost: is left out: it has no rule, or no service",
+        "http.routers.vague: is left out: it has no rule, or no service",
+    ]);
+}
+
+#[test]
 fn traefik_middlewares_rewrite_paths_one_behind_the_other() {
     let middlewares =
         "    strip: { stripPrefix: { prefixes: [/api] } }\n    strip-b: { stripPrefix: { prefixes: [/v1/b] } }
