@@ -13,11 +13,15 @@ const LOCAL: &str = "envoy.filters.http.local_ratelimit";
 /// The filter that asks a rate limit service. `tollgate import` reads that service's own files.
 const GLOBAL: &str = "envoy.filters.http.ratelimit";
 /// Filters that refuse requests. tollgate does not carry them over, so more requests pass.
-const GUARDS: [&str; 4] = [
+const GUARDS: [&str; 8] = [
     "envoy.filters.http.ext_authz",
     "envoy.filters.http.jwt_authn",
     "envoy.filters.http.rbac",
     "envoy.filters.http.basic_auth",
+    "envoy.filters.http.oauth2",
+    "envoy.filters.http.csrf",
+    "envoy.filters.http.admission_control",
+    "envoy.filters.http.rate_limit_quota",
 ];
 
 /// Whether a file is a configuration of Envoy.

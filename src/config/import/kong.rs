@@ -10,13 +10,14 @@ use super::yaml::{flag, get, left_out, list, name_others, note, number, section,
 use crate::config::read::{Field, Section};
 
 /// Plugins that refuse requests. tollgate does not carry them over, so more requests pass.
-const GUARDS: [&str; 10] = [
-    "acl", "basic-auth", "bot-detection", "hmac-auth", "jwt", "ldap-auth", "mtls-auth", "oauth2", "openid-connect",
-    "request-validator",
+const GUARDS: [&str; 13] = [
+    "acl", "basic-auth", "bot-detection", "hmac-auth", "jwt", "key-auth-enc", "ldap-auth", "mtls-auth", "oauth2",
+    "opa", "openid-connect", "rate-limiting-advanced", "request-validator",
 ];
 
 /// Plugins that find the consumer of a request. tollgate does not carry them over, so no limit counts by it.
-const CONSUMERS: [&str; 7] = ["basic-auth", "hmac-auth", "jwt", "ldap-auth", "mtls-auth", "oauth2", "openid-connect"];
+const CONSUMERS: [&str; 8] =
+    ["basic-auth", "hmac-auth", "jwt", "key-auth-enc", "ldap-auth", "mtls-auth", "oauth2", "openid-connect"];
 
 const WINDOWS: [(&str, &str); 4] = [("second", "1s"), ("minute", "1m"), ("hour", "1h"), ("day", "1d")];
 

@@ -14,7 +14,7 @@ use crate::units::Nanos;
 mod rule;
 
 /// Middlewares that refuse requests. tollgate does not carry them over, so more requests pass.
-const GUARDS: [&str; 4] = ["basicAuth", "digestAuth", "forwardAuth", "plugin"];
+const GUARDS: [&str; 5] = ["basicAuth", "circuitBreaker", "digestAuth", "forwardAuth", "plugin"];
 
 /// Ends a chain or a service that contains itself.
 const DEEPEST: usize = 8;

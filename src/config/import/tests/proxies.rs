@@ -2,6 +2,7 @@
 
 use crate::config;
 use crate::config::import::Import;
+use crate::config::import::front::GUARD;
 
 mod haproxy;
 mod nginx;
@@ -287,6 +288,15 @@ fn guards_are_named_with_the_remark_that_requests_pass() {
               require_tls: ALL
               routes:";
     envoy("", tls, "").notes(&["require_tls: is not carried over: requests that it refuses pass here"]);
+    for kind in ["oauth2", "csrf", "admission_control", "rate_limit_quota"] {
+        let named = format!(
+            "{{ name: own, typed_config: {{ '@type': type.googleapis.com/envoy.extensions.filters.http.{kind}.v3.X }} }}"
+        );
+        envoy(&named, "", "").notes(&[&format!("envoy.filters.http.{kind} {GUARD}")]);
+    }
+    for kind in ["rate-limiting-advanced", "key-auth-enc", "opa"] {
+        kong("3.0", "paths: [/]", &format!("{{ name: {kind} }}")).notes(&[&format!("plugins[0]: {kind} {GUARD}")]);
+    }
     let plugin = "{ name: rate-limiting, config: { minute: 5, error_message: slower } }";
     kong("3.0", "paths: [/], protocols: [https]", plugin).notes(&[
         "routes[1].protocols: is not carried over: requests that it refuses pass here",
