@@ -41,7 +41,8 @@ impl Findings {
         Place { file, mark: Some(mark), path: path.to_owned() }
     }
 
-    /// Adds a finding, unless the same finding exists at the same position (reached over another path).
+    /// Adds a finding, unless the same finding exists at the same position: reached over another path, or for another window of
+    /// a limit.
     pub(super) fn add(&self, problem: Problem) {
         let mut kept = match problem.severity {
             Severity::Error if self.count_if_full() => return,
@@ -51,10 +52,8 @@ impl Findings {
         if kept.len() >= MOST_KEPT {
             return;
         }
-        let known = kept.iter().any(|other| {
-            other.place.mark == problem.place.mark && other.message == problem.message && other.found == problem.found
-        });
-        if !known {
+        let is_same = |other: &Problem| other.place.mark == problem.place.mark && other.message == problem.message;
+        if !kept.iter().any(is_same) {
             kept.push(problem);
         }
     }
