@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use ipnet::IpNet;
-
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, unique_items};
@@ -14,6 +12,9 @@ use crate::config::values::{check_ascii, method, path};
 use crate::config::words;
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
+
+/// The warning for a network that holds every address.
+const OF_ALL: Option<&str> = Some("holds every address");
 
 /// Reads `access:`, `bypass:` and `cors:` of the file. A section that was refused counts as absent.
 pub(super) fn read(top: &Section<'_>) -> (Access, Bypass, Option<Cors>) {
@@ -29,31 +30,30 @@ pub(super) fn access(field: &Field<'_>) -> Option<Access> {
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`allow`, `deny` or both"));
     }
-    let allow = section.optional("allow", listed);
-    Some(Access { allow, deny: section.value_or("deny", Callers::default(), listed) })
+    let allow = section.optional("allow", |field| listed(field, OF_ALL));
+    // a section that denies every address closes the gateway or a route
+    Some(Access { allow, deny: section.value_or("deny", Callers::default(), |field| listed(field, None)) })
 }
 
 /// Reads the callers of `allow` or `deny`. An empty list is an error: it has no effect, or the opposite of what it shows.
-fn listed(field: &Field<'_>) -> Option<Callers> {
+fn listed(field: &Field<'_>, of_all: Option<&str>) -> Option<Callers> {
     let section = field.section(&CALLERS)?;
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`addresses`, `customers` or both"));
     }
-    Some(callers(&section))
+    Some(callers(&section, of_all))
 }
 
-fn callers(section: &Section<'_>) -> Callers {
+fn callers(section: &Section<'_>, of_all: Option<&str>) -> Callers {
     let customers = section.value_or("customers", Vec::new(), |field| {
         let items = field.nonempty_list("a list of names of customers")?;
         unique_items(&items, |item| item.read(named), String::clone)
     });
-    let addresses = section.value_or("addresses", Vec::new(), addresses);
+    let addresses = section.value_or("addresses", Vec::new(), |field| {
+        field.nonempty_list("a list of addresses and networks")?;
+        networks(field, of_all)
+    });
     Callers { addresses, customers: customers.into_iter().collect() }
-}
-
-fn addresses(field: &Field<'_>) -> Option<Vec<IpNet>> {
-    field.nonempty_list("a list of addresses and networks")?;
-    networks(field, "holds every address")
 }
 
 /// Reads `bypass:` of the file, or of a route. A route's lists are added to those of the file in `common`.
@@ -62,7 +62,7 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`addresses`, `customers`, `methods` or `paths`"));
     }
-    let Callers { addresses, customers } = callers(&section);
+    let Callers { addresses, customers } = callers(&section, OF_ALL);
     let methods = section.value_or("methods", Vec::new(), |field| {
         unique_items(&field.nonempty_list("a list of methods")?, method, String::clone)
     });

@@ -50,22 +50,22 @@ pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<TrustedPeers> {
     let (unix, others): (Vec<_>, Vec<_>) = items.iter().partition(|item| {
         item.is_scalar() && item.scalar_value(&item.expected()).is_some_and(|word| word.text == "unix")
     });
-    let networks = all_or_none(others.into_iter().map(|item| network(item, of_all)))?;
+    let networks = all_or_none(others.into_iter().map(|item| network(item, Some(of_all))))?;
     Some(TrustedPeers { networks, unix: !unix.is_empty() })
 }
 
-/// Reads a list of addresses and networks; `of_all` is the warning for a network that holds every address.
-pub(super) fn networks(field: &Field<'_>, of_all: &str) -> Option<Vec<IpNet>> {
+/// Reads a list of addresses and networks; `of_all` is the warning for a network that holds every address, if there is one.
+pub(super) fn networks(field: &Field<'_>, of_all: Option<&str>) -> Option<Vec<IpNet>> {
     let items = field.list("a list of addresses and networks")?;
     all_or_none(items.iter().map(|item| network(item, of_all)))
 }
 
-fn network(item: &Field<'_>, of_all: &str) -> Option<IpNet> {
+fn network(item: &Field<'_>, of_all: Option<&str>) -> Option<IpNet> {
     let network = item.read(|text| {
         let address = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>());
         address.map(canonical).map_err(|_| invalid("is neither an address nor a network"))
     })?;
-    if network.prefix_len() == 0 {
+    if let Some(of_all) = of_all.filter(|_| network.prefix_len() == 0) {
         item.warn(of_all, None);
     } else if network.addr() != network.network() {
         item.warn(format!("has address bits beyond its length: it is the network {}", network.trunc()), None);

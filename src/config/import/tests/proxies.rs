@@ -417,6 +417,14 @@ server {{ {more} location / {{ limit_req zone=z; proxy_pass http://10.0.0.1; }} 
     told(&one, "use_backend: a condition", "x-forwarded-host");
 }
 
+#[test]
+fn routes_that_let_nobody_in_have_no_warning_of_check() {
+    let mut import = Import::default();
+    import.add("server { location / { proxy_pass http://a; } location /x/ { deny all; } }\n", "nginx.conf").unwrap();
+    let loaded = config::load(&import.to_yaml(), "written.yaml", &|_| None).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+}
+
 fn kong(version: &str, route: &str, plugins: &str) -> Imported {
     imported(&format!(
         "_format_version: '{version}'\nservices:\n- name: s\n  url: http://10.0.0.1:80\n  routes:\n  \
