@@ -262,6 +262,11 @@ impl Names {
 fn read_yaml(text: &str, findings: &Findings, names: &mut Names) -> Option<Content> {
     // in these files `${NAME}` is plain text
     let verbatim = |name: &str| Some(format!("${{{name}}}"));
+    if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
+        let place = findings.place(crate::config::Mark::START, "");
+        findings.add(Problem::error(place, "the file is empty").expected(EXPECTED));
+        return None;
+    }
     let root = document::parse(text, 0, findings)?;
     let context = ReadContext { findings, environment: &verbatim };
     let top = Field::root(&context, &root);

@@ -418,6 +418,14 @@ server {{ {more} location / {{ limit_req zone=z; proxy_pass http://10.0.0.1; }} 
 }
 
 #[test]
+fn empty_files_are_told_the_formats_that_are_read() {
+    for text in ["", "# nothing\n\n"] {
+        let refused = Import::default().add(text, "empty.conf").unwrap_err().to_string();
+        assert!(refused.contains("the file is empty") && refused.contains("nginx's `server` blocks"), "{refused}");
+    }
+}
+
+#[test]
 fn routes_that_let_nobody_in_have_no_warning_of_check() {
     let mut import = Import::default();
     import.add("server { location / { proxy_pass http://a; } location /x/ { deny all; } }\n", "nginx.conf").unwrap();
