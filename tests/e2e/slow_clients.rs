@@ -227,7 +227,7 @@ fn many(to: SocketAddr, count: usize, text: &str) -> Vec<TcpStream> {
 }
 
 /// Waits until the upstream has sent something, `sent`, and no longer can.
-fn wait_until_stopped(sent: &AtomicUsize) {
+pub fn wait_until_stopped(sent: &AtomicUsize) {
     wait_until("the upstream to be stopped", || {
         let before = sent.load(Ordering::Relaxed);
         std::thread::park_timeout(10 * A_MOMENT);

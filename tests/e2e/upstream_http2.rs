@@ -4,18 +4,20 @@ use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
-use http::{Request, Response};
+use h2::{Reason, RecvStream, SendStream};
+use http::{Method, Request, Response};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use crate::http2_abuse::{DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, WINDOW_UPDATE, frame};
+use crate::slow_clients::wait_until_stopped;
 use crate::support::gateway::{ALL, ALL_GUARDED};
-use crate::support::http2::{http2_upstream, rest};
+use crate::support::http2::{Http2, http2_upstream, rest};
 use crate::support::{Gateway, now, pattern, wait_for_time, wait_until};
 
 /// The section `upstreams:` with this HTTP/2 server.
@@ -226,6 +228,58 @@ async fn a_host_that_a_route_sets_is_the_authority() {
     let gateway = start(&format!("{}routes: [{{ name: all, upstream: origin, {edits} }}]\n", upstream(address, "")));
     let answered = tokio::task::block_in_place(|| gateway.get("/", &[]));
     assert_eq!(answered.field("x-authority"), Some("internal.example:81"), "{answered:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_that_are_not_read_hold_up_no_others_of_their_connection() {
+    for part in [16_000] {
+        let (sent, long) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (sending, kept) = (Arc::clone(&sent), Arc::clone(&long));
+        let address = http2_upstream(move |request, mut respond| {
+            let mut content = respond.send_response(Response::new(()), false).unwrap();
+            match request.uri().path() {
+                "/long" => kept.lock().push(content),
+                "/unread" => drop(tokio::spawn(send_without_end(content, part, Arc::clone(&sending)))),
+                _ => content.send_data("ok".into(), true).unwrap(),
+            }
+        });
+        let config = format!("workers: 1\n{}{ALL}", upstream(address.await, ""));
+        let gateway = tokio::task::block_in_place(|| Gateway::start_listening("http2: true", &config, &[]));
+        let mut client = Http2::connect_cleartext(gateway.address).await;
+        let (whole, _) = client.begin(Method::GET, "http://test/long", &[], true).await.unwrap();
+        let whole = whole.await.unwrap();
+        let socket = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+        let mut options = h2::client::Builder::new();
+        let (requests, connection) = options.initial_window_size(0).handshake(socket).await.unwrap();
+        let mut deaf = Http2 { requests, driver: Some(tokio::spawn(connection)) };
+        let mut unread = Vec::new();
+        for _ in 0..20 {
+            unread.push(deaf.begin(Method::GET, "http://test/unread", &[], true).await.unwrap());
+        }
+        tokio::task::block_in_place(|| {
+            wait_until_stopped(&sent);
+            assert_eq!(gateway.get("/", &[]).text(), "ok", "parts of {part} bytes");
+        });
+        long.lock().pop().unwrap().send_data("end".into(), true).unwrap();
+        assert_eq!(rest(&mut whole.into_body()).await.expect("the connection goes on").0, b"end");
+    }
+}
+
+/// Sends parts of this size for as long as the other side takes them, and counts their bytes.
+async fn send_without_end(mut content: SendStream<Bytes>, part: usize, sent: Arc<AtomicUsize>) {
+    loop {
+        content.reserve_capacity(part);
+        let room = std::future::poll_fn(|task| match content.capacity() {
+            0 => content.poll_capacity(task),
+            room => Poll::Ready(Some(Ok(room))),
+        });
+        let Some(Ok(room)) = room.await else { return };
+        let part = vec![b'x'; room.min(part)];
+        sent.fetch_add(part.len(), Ordering::Relaxed);
+        if content.send_data(part.into(), false).is_err() {
+            return;
+        }
+    }
 }
 
 /// The requests that an upstream processed: the number of the connection, and the body.

@@ -10,6 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use super::http2::MAX_STREAMS;
 use super::{Address, Connection, Http1Connection, Http2Connection, Http2Upstream, Server, Upstream, UpstreamError};
 use crate::fields::Fields;
 use crate::http::body::Framing;
@@ -17,9 +18,10 @@ use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::socket::{RawSocket, Socket};
 use crate::http::upstream::OutgoingRequest;
 
-/// How many bytes of one response, and of all responses on a connection, may wait for clients.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+/// How many bytes of one response may wait for its client. The connection has room for as many of each response, so that no
+/// client holds up the responses to others.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = MAX_STREAMS as u32 * STREAM_WINDOW;
 
 /// Connects to `server`, with a TLS handshake if it has TLS settings.
 pub(super) async fn connect(server: &Server) -> io::Result<Socket> {

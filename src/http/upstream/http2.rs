@@ -19,7 +19,7 @@ use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::upstream::OutgoingRequest;
 
 /// The maximum number of requests that share an HTTP/2 connection, if the upstream allows as many.
-const MAX_STREAMS: usize = 100;
+pub(super) const MAX_STREAMS: usize = 100;
 /// The characters that clients of HTTP/1.1 send in queries and that no URI holds (RFC 3986, appendix A).
 const ENCODED: &AsciiSet = &CONTROLS.add(b'"').add(b'<').add(b'>');
 
