@@ -72,7 +72,12 @@ pub(in crate::http) async fn open(server: &Server) -> io::Result<Connection> {
 
 fn http2_options() -> h2::client::Builder {
     let mut options = h2::client::Builder::new();
-    options.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW).enable_push(false);
+    options
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        // the windows bound the number of small frames that wait; a budget would end the requests of all clients
+        .data_frame_budget(usize::MAX)
+        .enable_push(false);
     options
 }
 
