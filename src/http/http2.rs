@@ -38,6 +38,9 @@ const MAX_STREAMS: u32 = 100;
 /// How many bytes of one request's body, and of all bodies of a connection, may wait to be forwarded.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
+/// The bound for small frames of bodies that wait, of which each counts as 256 bytes less its content: enough for the whole
+/// window of one request in frames of 16 bytes.
+const FRAME_BUDGET: usize = 4 << 20;
 /// How many bytes of a response may wait for a client that does not read.
 const SEND_BUFFER: usize = 64 << 10;
 /// A client may cancel this many more requests than the gateway has answered; a refusal is an answer, too. A browser that
@@ -233,6 +236,7 @@ fn options(settings: ConnectionSettings) -> Builder {
         .max_header_list_size(settings.max_list)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .data_frame_budget(FRAME_BUDGET)
         .max_send_buffer_size(SEND_BUFFER);
     options
 }

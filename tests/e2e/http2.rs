@@ -2,6 +2,8 @@
 
 use std::pin::Pin;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,10 +13,12 @@ use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::support::gateway::{is_ready, limited, proxied};
+use crate::slow_clients::wait_until_stopped;
+use crate::support::gateway::{ALL, is_ready, limited, proxied};
 use crate::support::http2::{Http2, all, read, rest};
 use crate::support::tls::{Authority, connect};
 use crate::support::{Gateway, Origin, PATIENCE, wait_until};
+use crate::upstream_http2::{Processed, send_without_end, upstream_in_frames};
 
 const PLAIN: &str = "http2: true";
 const URL: &str = "http://test/";
@@ -226,6 +230,24 @@ async fn a_body_that_stops_coming_ends_its_stream_alone() {
     assert!(ended.is_err_and(|error| error.is_reset()));
     let silent = tokio::time::timeout(PATIENCE, read(silent)).await.expect("a silent upstream holds a stream open");
     assert!(silent.is_ok_and(|answer| answer.status == 504));
+    assert_eq!(client.get(URL, &[]).await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_parts_of_a_body_wait_without_harm_to_other_requests() {
+    // it takes 1 MiB
+    let upstream = upstream_in_frames(&Processed::default(), |_, _| None);
+    let nodes = [format!("\"{upstream}\"")];
+    let gateway = start(&format!("{}{ALL}", crate::support::origin::upstream(&nodes, "http2: true")));
+    let mut client = Http2::connect_cleartext(gateway.address).await;
+    let (_response, sending) = client.begin(Method::POST, URL, &[], false).await.unwrap();
+    let sent = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(send_without_end(sending, 20, Arc::clone(&sent)));
+    tokio::task::block_in_place(|| {
+        // the gateway announces consumed bytes at half a window
+        wait_until("half a window to be full", || sent.load(Ordering::Relaxed) >= (1 << 20) + (120 << 10));
+        wait_until_stopped(&sent);
+    });
     assert_eq!(client.get(URL, &[]).await.unwrap().status, 200);
 }
 

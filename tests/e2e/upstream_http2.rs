@@ -266,7 +266,7 @@ async fn responses_that_are_not_read_hold_up_no_others_of_their_connection() {
 }
 
 /// Sends parts of this size for as long as the other side takes them, and counts their bytes.
-async fn send_without_end(mut content: SendStream<Bytes>, part: usize, sent: Arc<AtomicUsize>) {
+pub async fn send_without_end(mut content: SendStream<Bytes>, part: usize, sent: Arc<AtomicUsize>) {
     loop {
         content.reserve_capacity(part);
         let room = std::future::poll_fn(|task| match content.capacity() {
@@ -283,12 +283,12 @@ async fn send_without_end(mut content: SendStream<Bytes>, part: usize, sent: Arc
 }
 
 /// The requests that an upstream processed: the number of the connection, and the body.
-type Processed = Arc<Mutex<Vec<(usize, Vec<u8>)>>>;
+pub type Processed = Arc<Mutex<Vec<(usize, Vec<u8>)>>>;
 /// The frame that refuses the request on this stream, of whose body so many bytes have arrived; `None` to process it.
 type Refusal = dyn Fn(u32, usize) -> Option<Vec<u8>> + Send + Sync;
 
 /// An upstream that sends and reads single frames.
-fn upstream_in_frames(
+pub fn upstream_in_frames(
     processed: &Processed,
     refusal: impl Fn(u32, usize) -> Option<Vec<u8>> + Send + Sync + 'static,
 ) -> SocketAddr {
