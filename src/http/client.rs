@@ -22,6 +22,9 @@ const AHEAD: usize = 64 << 10;
 /// After an early answer, the gateway reads at most this many bytes of the request's body to keep the connection.
 const DRAINED: u64 = 64 << 10;
 
+/// How many interim responses to one request an HTTP/2 client gets. No flow control bounds their memory.
+const MAX_INTERIM: u8 = 16;
+
 const CONTINUE: u16 = 100;
 
 /// The client of one request.
@@ -55,6 +58,8 @@ pub struct Http2Client {
     method_is_head: bool,
     /// Whether the client waits for `100 Continue` before it sends the body.
     expects_continue: bool,
+    /// How many interim responses were sent.
+    interim: u8,
 }
 
 /// The head of a response, for a client.
@@ -192,6 +197,7 @@ impl Http2Client {
             respond,
             method_is_head: head.method == "HEAD",
             expects_continue: head.fields.contains("expect"),
+            interim: 0,
         }
     }
 
@@ -228,7 +234,11 @@ impl Http2Client {
             response.headers_mut().insert(http::header::CONTENT_LENGTH, length);
         }
         match head.status {
-            100..=199 => self.respond.send_informational(response).map_err(io::Error::other),
+            100..=199 if self.interim == MAX_INTERIM => Ok(()),
+            100..=199 => {
+                self.interim = self.interim.saturating_add(1);
+                self.respond.send_informational(response).map_err(io::Error::other)
+            }
             _ => {
                 let sending = self.respond.send_response(response, has_no_body).map_err(io::Error::other)?;
                 (self.channel.send, self.channel.is_ended) = (Some(sending), has_no_body);

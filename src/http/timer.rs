@@ -87,7 +87,8 @@ impl Timer {
 
     /// Ready once the time `due` has come. Until then it has the task woken at that time or earlier.
     pub fn poll(&mut self, task: &mut Context<'_>, due: Nanos) -> Poll<Elapsed> {
-        loop {
+        // the runtime's timer is never ready in a task that has used up its share
+        while self.clock.now() < due {
             if self.rings_at.is_none_or(|rings_at| rings_at > due) {
                 self.clock.tick();
                 let left = due.saturating_sub(self.clock.now());
@@ -97,10 +98,8 @@ impl Timer {
             ready!(self.sleep.as_mut().poll(task));
             self.rings_at = None;
             self.clock.tick();
-            if self.clock.now() >= due {
-                return Poll::Ready(Elapsed);
-            }
         }
+        Poll::Ready(Elapsed)
     }
 
     /// The result of `work`, unless the time `due` comes before.

@@ -60,7 +60,7 @@ pub(super) struct Transfer<'t, 'c> {
     /// The time when the client last sent a part of its body, and when the upstream last took one.
     client_sent: Nanos,
     upstream_took: Nanos,
-    /// The time when the request was sent, or when the upstream last sent something.
+    /// The time when the request was sent, or when the upstream last sent something of its final response.
     upstream_sent: Nanos,
     /// The time since when the client takes no bytes.
     client_blocked: Option<Nanos>,
@@ -260,11 +260,15 @@ impl<'t, 'c> Transfer<'t, 'c> {
             if throttled.is_some() || matches!(self.download, Download::Head | Download::Body { .. }) {
                 let has_interim = self.download == Download::Head && self.client.channel().has_unsent();
                 match self.client.channel().poll_flush(task) {
-                    Poll::Ready(Ok(())) if has_interim => {
-                        (self.client_blocked, self.upstream_sent) = (None, timer.now());
-                        continue;
+                    Poll::Ready(Ok(())) => {
+                        let blocked_since = self.client_blocked.take();
+                        if has_interim {
+                            // the gateway read nothing from the upstream meanwhile
+                            let blocked = blocked_since.map_or(Nanos::ZERO, |since| timer.now().saturating_sub(since));
+                            self.upstream_sent = self.upstream_sent.saturating_add(blocked);
+                            continue;
+                        }
                     }
-                    Poll::Ready(Ok(())) => self.client_blocked = None,
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Failure::ClientGone)),
                     Poll::Pending => {
                         self.client_blocked.get_or_insert(timer.now());

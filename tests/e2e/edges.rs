@@ -1,11 +1,12 @@
 //! The borders between the phases of a request: interim responses, waiting with a deadline, the next head.
 
 use std::io;
+use std::time::Duration;
 
 use crate::support::client::request;
 use crate::support::gateway::{ALL_GUARDED, proxied};
 use crate::support::origin::Exchange;
-use crate::support::{Gateway, Origin};
+use crate::support::{Gateway, Origin, PATIENCE, now};
 
 /// The status of the final response; skips interim ones.
 fn last_status(gateway: &Gateway) -> Option<u16> {
@@ -36,6 +37,26 @@ fn an_upstream_that_is_late_after_an_interim_response_is_answered_for() {
     });
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { first_byte: 300ms }"));
     assert_eq!(last_status(&gateway), Some(504));
+}
+
+#[test]
+fn interim_responses_do_not_put_off_the_deadline_of_the_final_one() {
+    let origin = Origin::with(|exchange| {
+        loop {
+            exchange.send("HTTP/1.1 102 Processing\r\n\r\n")?;
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    });
+    let gateway = Gateway::start(&proxied(&origin, "timeouts: { first_byte: 300ms }"));
+    let mut client = gateway.client();
+    client.send_request("GET", "/", &[]);
+    let began = now();
+    let mut status = client.receive().status;
+    while status == 102 {
+        assert!(now() - began < PATIENCE, "interim responses put off the deadline");
+        status = client.receive().status;
+    }
+    assert_eq!(status, 504);
 }
 
 #[test]

@@ -217,6 +217,29 @@ async fn who_does_not_read_holds_up_nobody_else() {
     driver.abort();
 }
 
+/// A head in HPACK with this method, an entry of the static table, and this path.
+fn head(method: u8, path: &str) -> Vec<u8> {
+    let length = u8::try_from(path.len()).unwrap();
+    [&[method, 0x86, 0x04, length][..], path.as_bytes(), b"\x01\x04test"].concat()
+}
+
+#[test]
+fn hints_without_end_fill_nothing() {
+    let origin = Origin::with(|exchange| match exchange.path() {
+        "/hints" => loop {
+            exchange.send(format!("HTTP/1.1 103 Early Hints\r\nlink: </{}>\r\n\r\n", "a".repeat(4000)))?;
+        },
+        _ => exchange.reply("200 OK", "", b"ok"),
+    });
+    let gateway = start(&proxied(&origin, "timeouts: { first_byte: 1s }"));
+    let growth = growth(&gateway, || {
+        let mut raw = Raw::new(&gateway);
+        raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &head(0x82, "/hints")));
+        gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "504")], 1.0);
+    });
+    assert!(growth < 20 << 20, "{growth} bytes");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_denied_uploads_leave_room_for_the_next_request() {
     let origin = Origin::start();
@@ -286,8 +309,7 @@ fn a_head_that_drips_ends_its_connection_although_a_request_runs_on_it() {
     let gateway = start(&(proxied(&origin, "timeouts: { idle: 60s, first_byte: 60s }") + haste));
     for (count, what) in (1_u8..).zip(["its frames", "the front of a frame", "the content of a frame"]) {
         let mut raw = Raw::new(&gateway);
-        let stall = b"\x82\x86\x04\x06/stall\x01\x04test";
-        raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 1, stall));
+        raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &head(0x82, "/stall")));
         origin.wait_for_count(usize::from(count));
         let began = now();
         match what {

@@ -45,10 +45,6 @@ impl Transfer<'_, '_> {
             if status == 100 && self.pace.is_none() && self.upload == Upload::Reading {
                 self.pace = self.timing.min_body_rate.map(BodyRateCredit::new);
             }
-            if status == 100 && std::mem::take(&mut self.awaits_continue) {
-                // the client had to wait until now
-                self.client_sent = self.upstream_sent;
-            }
             if self.client.accepts_interim() {
                 let mut fields = Fields::default();
                 self.head.fields.end_to_end().for_each(|field| fields.push_field(field));
@@ -106,7 +102,13 @@ impl Transfer<'_, '_> {
                     }
                     return match self.upstream.poll_head(task, &mut self.head, &self.request.method) {
                         Poll::Ready(Ok(framing)) => {
-                            self.upstream_sent = timer.now();
+                            // an interim response is not the one that is waited for
+                            if self.head.status >= 200 {
+                                self.upstream_sent = timer.now();
+                            } else if self.head.status == 100 && std::mem::take(&mut self.awaits_continue) {
+                                // the client had to wait until now
+                                self.client_sent = timer.now();
+                            }
                             Ok(Poll::Ready(Event::Head(framing)))
                         }
                         Poll::Ready(Err(error)) => Err(error.into()),
