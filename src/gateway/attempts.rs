@@ -7,7 +7,7 @@ use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
 use crate::gateway::upstream::{ChosenInstance, Instance, Pool, UpstreamLimiter};
 use crate::http::service::{ConnectError, Exchange, Failure};
-use crate::http::upstream::Destination;
+use crate::http::upstream::{Destination, EXHAUSTED};
 use crate::units::{LimitKey, Nanos};
 
 fn pool(context: &RequestContext) -> Option<&Pool> {
@@ -99,11 +99,15 @@ fn record_result(context: &RequestContext, is_success: bool) {
     }
 }
 
-/// Ejects the node for a moment after a failed connection, unless the node had less time than it may take. `Ok`: another
-/// attempt follows.
+/// Ejects the node for a moment after a failed connection, unless the gateway is at fault or the node had less time than it
+/// may take. `Ok`: another attempt follows.
 pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> Result<(), Answer> {
     let answer = match error {
         ConnectError::Overdue => return Err(Answer::UpstreamTimeout),
+        ConnectError::Failed(error) if error.kind() == EXHAUSTED => {
+            tracing::warn!(%error, "the gateway has no room for another connection");
+            return Err(Answer::UpstreamFailed);
+        }
         ConnectError::TimedOut => Answer::UpstreamTimeout,
         ConnectError::Failed(_) => Answer::UpstreamFailed,
     };

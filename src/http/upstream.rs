@@ -26,6 +26,9 @@ pub use fetch::{FetchError, Fetched, OwnRequest, fetch};
 pub use http1::Http1Connection;
 pub use http2::{Http2Connection, Http2Upstream};
 
+/// The kind of the error when this machine has no descriptor or memory for another connection; the server is not at fault.
+pub const EXHAUSTED: io::ErrorKind = io::ErrorKind::QuotaExceeded;
+
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {

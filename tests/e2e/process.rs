@@ -1,13 +1,15 @@
 //! The life of the process: start, failures at the start, signals, end.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
-use crate::support::gateway::{is_ready, proxied};
+use crate::support::gateway::{ALL, is_ready, proxied};
 use crate::support::metrics::Metrics;
+use crate::support::origin::upstream;
 use crate::support::process::Process;
 use crate::support::servers::{Kind, Server};
 use crate::support::wire::Framing;
-use crate::support::{Client, Folder, Gateway, Origin, free_port, now, together, wait_until};
+use crate::support::{Client, Folder, Gateway, Origin, free_port, now, together, wait_for_time, wait_until};
 
 const SIGHUP: u32 = 1;
 const SIGUSR2: u32 = 12;
@@ -159,8 +161,8 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
 #[test]
 fn descriptors_are_left_for_who_asks_however_many_clients_do_not() {
     let (origin, folder) = (Origin::start(), Folder::new());
-    let (process, address, admin) =
-        start_within(256, &origin, &folder, "health_check: { path: /healthz, every: 100ms }");
+    let config = proxied(&origin, "health_check: { path: /healthz, every: 100ms }");
+    let (process, address, admin) = start_within(256, &folder, &config);
     let mut idle: Vec<Client> = (0..900).map(|_| Client::connect(address)).collect();
     let (began, used) = (now(), process.processor_time());
     for number in 0..100 {
@@ -176,18 +178,36 @@ fn descriptors_are_left_for_who_asks_however_many_clients_do_not() {
     assert!(used < waited / 2, "it used the processor for {used:?} of {waited:?}");
 }
 
+#[test]
+fn no_node_is_blamed_when_the_gateway_lacks_descriptors() {
+    let (origins, folder) = ([Origin::start(), Origin::start()], Folder::new());
+    let watched = "health_check: { path: /healthz, every: 50ms, unhealthy_after: 1 }, eject: { after: 1, for: 1h }";
+    let upstream = upstream(&origins.each_ref().map(Origin::node), watched);
+    let (process, address, admin) =
+        start_within(256, &folder, &format!("connections: {{ max: 1000000 }}\n{upstream}{ALL}"));
+    let mut clients: Vec<Client> = (0..400).map(|_| Client::connect(address)).collect();
+    wait_until("no descriptor to be left", || process.stderr().matches("cannot accept connections").count() > 2);
+    // some health checks later
+    wait_for_time(now() + Duration::from_millis(300));
+    for client in clients.iter_mut().take(10) {
+        assert_eq!(client.get("/").status, 502, "{}", process.stderr());
+    }
+    drop(clients);
+    wait_until("descriptors to be free", || process.descriptors() < 100);
+    for _ in 0..4 {
+        assert_eq!(Client::connect(address).get("/").status, 200);
+    }
+    let metrics = Metrics::parse(&Client::connect(admin).get("/metrics").text());
+    assert_eq!(metrics.value("tollgate_upstream_ejections_total", &[("upstream", "origin")]), Some(0.0));
+    assert!(!process.stderr().contains("unhealthy"), "{}", process.stderr());
+}
+
 /// A gateway with this number of descriptors, and its client and admin addresses.
-fn start_within(
-    descriptors: u32,
-    origin: &Origin,
-    folder: &Folder,
-    upstream: &str,
-) -> (Process, SocketAddr, SocketAddr) {
+fn start_within(descriptors: u32, folder: &Folder, config: &str) -> (Process, SocketAddr, SocketAddr) {
     let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    let rest = proxied(origin, upstream);
     folder.write(
         "t.yaml",
-        format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{rest}"),
+        format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{config}"),
     );
     let process = Process::tollgate_within(descriptors, &["run", "--config", "t.yaml"], folder.path());
     wait_until("readiness", || is_ready(admin));
@@ -211,7 +231,7 @@ fn a_start_with_too_few_descriptors_says_so() {
 #[test]
 fn idle_admin_connections_shut_out_neither_clients_nor_scrapes() {
     let (origin, folder) = (Origin::start(), Folder::new());
-    let (process, address, admin) = start_within(1024, &origin, &folder, "");
+    let (process, address, admin) = start_within(1024, &folder, &proxied(&origin, ""));
     // a head without its body is a running request, which keeps its connection
     let mut asking = Client::connect(admin);
     asking.send("POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n");

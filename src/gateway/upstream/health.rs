@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::node::{NodeState, address_of};
 use super::{Instance, Pool};
 use crate::clock::Clock;
-use crate::http::upstream::probe;
+use crate::http::upstream::{EXHAUSTED, probe};
 use crate::panics::{failpoint, restart_on_panic};
 use crate::ruleset::upstream::HealthCheck;
 use crate::units::Nanos;
@@ -145,6 +145,8 @@ async fn check_health(
         let result = match answer {
             Ok(Ok(200..=299)) => Ok(()),
             Ok(Ok(status)) => Err(format!("it answered {status}")),
+            // this says nothing about the node
+            Ok(Err(error)) if error.kind() == EXHAUSTED => continue,
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer in {}", check.timeout)),
         };

@@ -6,12 +6,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rustix::io::Errno;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::http2::MAX_STREAMS;
-use super::{Address, Connection, Http1Connection, Http2Connection, Http2Upstream, Server, Upstream, UpstreamError};
+use super::{
+    Address, Connection, EXHAUSTED, Http1Connection, Http2Connection, Http2Upstream, Server, Upstream, UpstreamError,
+};
 use crate::fields::Fields;
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, ResponseHead};
@@ -155,5 +158,9 @@ pub(super) async fn exchange(
 }
 
 fn named(error: io::Error, what: &str, server: &Server) -> io::Error {
-    io::Error::new(error.kind(), format!("{what} {}: {error}", server.address))
+    let kind = match Errno::from_io_error(&error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => EXHAUSTED,
+        _ => error.kind(),
+    };
+    io::Error::new(kind, format!("{what} {}: {error}", server.address))
 }
