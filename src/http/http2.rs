@@ -77,6 +77,7 @@ pub(super) async fn serve<S: Service>(
         frames: FrameTracker::new(),
         state: Rc::clone(&socket_state),
         head_timeout: settings.head_timeout,
+        idle: settings.idle,
         clock: Rc::clone(&worker.clock),
     };
     let due = timer.after(settings.head_timeout);
@@ -168,7 +169,7 @@ impl<S: Service> Http2Connection<'_, S> {
         // after GOAWAY and all responses a client has a short time to close the connection
         let patience = if self.is_closing && self.is_sent { LINGER } else { self.idle };
         let idle_due = is_empty.then(|| self.idle_since.saturating_add(patience));
-        let dues = [self.socket.head_due.get(), self.socket.linger_due.get(), idle_due];
+        let dues = [self.socket.head_due.get(), self.socket.stuck_due.get(), self.socket.linger_due.get(), idle_due];
         let Some(due) = dues.into_iter().flatten().min() else { return Poll::Pending };
         self.timer.poll(task, due).map(|_| Event::Close)
     }
@@ -188,7 +189,9 @@ impl<S: Service> Http2Connection<'_, S> {
                     self.tracker.mark_idle_since(self.timer.after(LINGER));
                 }
             }
-            Event::Close if self.is_due(&self.socket.linger_due) => return ControlFlow::Break(()),
+            Event::Close if self.is_due(&self.socket.linger_due) || self.is_due(&self.socket.stuck_due) => {
+                return ControlFlow::Break(());
+            }
             Event::Close if self.is_due(&self.socket.head_due) => {
                 self.worker.service.count_refused(REQUEST_TIMEOUT);
                 return ControlFlow::Break(());
@@ -333,6 +336,8 @@ struct SocketState {
     head_due: Cell<Option<Nanos>>,
     /// Whether written bytes are not flushed.
     is_writing: Cell<bool>,
+    /// The deadline of a client that takes none of the bytes that wait for it, regardless of streams.
+    stuck_due: Cell<Option<Nanos>>,
     /// The deadline of a client to close the connection after the gateway has.
     linger_due: Cell<Option<Nanos>>,
 }
@@ -346,7 +351,17 @@ struct WatchedSocket {
     frames: FrameTracker,
     state: Rc<SocketState>,
     head_timeout: Nanos,
+    idle: Nanos,
     clock: Rc<WorkerClock>,
+}
+
+impl WatchedSocket {
+    /// Notes whether the client takes bytes.
+    fn note_written<T>(&self, written: Poll<T>) -> Poll<T> {
+        let due = || self.state.stuck_due.get().unwrap_or_else(|| self.clock.now().saturating_add(self.idle));
+        self.state.stuck_due.set(written.is_pending().then(due));
+        written
+    }
 }
 
 impl AsyncRead for WatchedSocket {
@@ -373,7 +388,8 @@ impl AsyncRead for WatchedSocket {
 impl AsyncWrite for WatchedSocket {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.state.is_writing.set(true);
-        Pin::new(&mut self.socket).poll_write(task, bytes)
+        let written = Pin::new(&mut self.socket).poll_write(task, bytes);
+        self.note_written(written)
     }
 
     fn poll_write_vectored(
@@ -382,7 +398,8 @@ impl AsyncWrite for WatchedSocket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.state.is_writing.set(true);
-        Pin::new(&mut self.socket).poll_write_vectored(task, slices)
+        let written = Pin::new(&mut self.socket).poll_write_vectored(task, slices);
+        self.note_written(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -390,7 +407,8 @@ impl AsyncWrite for WatchedSocket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.socket).poll_flush(task))?;
+        let flushed = Pin::new(&mut self.socket).poll_flush(task);
+        ready!(self.note_written(flushed))?;
         self.state.is_writing.set(false);
         Poll::Ready(Ok(()))
     }

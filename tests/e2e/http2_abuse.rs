@@ -7,6 +7,7 @@ use bytes::Bytes;
 use h2::Reason;
 use http::Method;
 
+use crate::slow_clients::narrow;
 use crate::support::gateway::{limited, proxied};
 use crate::support::http2::{Http2, read};
 use crate::support::{Gateway, Origin, PATIENCE, now, wait_until};
@@ -40,7 +41,10 @@ struct Raw(TcpStream);
 
 impl Raw {
     fn new(gateway: &Gateway) -> Self {
-        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        Self::on(TcpStream::connect(gateway.address).unwrap())
+    }
+
+    fn on(mut stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, b"")].concat()).unwrap();
@@ -221,6 +225,24 @@ async fn who_does_not_read_holds_up_nobody_else() {
 fn head(method: u8, path: &str) -> Vec<u8> {
     let length = u8::try_from(path.len()).unwrap();
     [&[method, 0x86, 0x04, length][..], path.as_bytes(), b"\x01\x04test"].concat()
+}
+
+#[test]
+fn a_client_that_never_reads_its_socket_is_closed_although_a_request_runs() {
+    let origin = Origin::start();
+    let slow = "connections: { idle: 500ms }\nrequest_body: { min_rate: off }\n";
+    let gateway = start(&(proxied(&origin, "timeouts: { idle: 60s, first_byte: 60s }") + slow));
+    let mut raw = Raw::on(narrow(gateway.address));
+    // windows of 1 MiB a stream and 1 GiB a connection
+    raw.send(&frame(SETTINGS, 0, 0, &[0, 4, 0, 16, 0, 0]));
+    raw.send(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
+    raw.send(&frame(HEADERS, END_HEADERS, 1, &head(0x83, "/stall")));
+    for number in 1..99 {
+        raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 2 * number + 1, &head(0x82, "/bytes/60000")));
+    }
+    origin.wait_for_count(99);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+    assert_serves(&gateway);
 }
 
 #[test]

@@ -153,7 +153,7 @@ async fn a_stream_whose_body_drips_is_reset_and_others_go_on() {
 }
 
 /// A connection with a tiny receive buffer.
-fn narrow(to: SocketAddr) -> TcpStream {
+pub fn narrow(to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(256).unwrap();
     socket.connect(&to.into()).unwrap();
