@@ -255,7 +255,7 @@ async fn forward<S: Service>(
         let destination = exchange.destination()?;
         let kept = match fresh_only {
             true => None,
-            false => worker.pool.borrow_mut().take(&destination.server, can_be_resent, timer.now()),
+            false => worker.pool.borrow_mut().take(&destination, can_be_resent, timer.now()),
         };
         let is_reused = kept.is_some();
         let connection = match kept {

@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::upstream::{Connection, Http1Connection, Http2Connection, Server};
+use super::upstream::{Connection, Destination, Http1Connection, Http2Connection, Server};
 use crate::units::Nanos;
 
 /// See the module's documentation.
@@ -28,12 +28,13 @@ struct SharedConnection {
     connection: Http2Connection,
     /// How long it is kept without a request.
     keep_alive: Nanos,
-    until: Nanos,
+    last_used: Nanos,
 }
 
 impl SharedConnection {
     fn is_usable(&self, now: Nanos) -> bool {
-        !self.connection.is_closed() && (self.until > now || self.connection.running() > 0)
+        !self.connection.is_closed()
+            && (self.last_used.saturating_add(self.keep_alive) > now || self.connection.running() > 0)
     }
 
     /// Whether it takes another request now.
@@ -47,14 +48,17 @@ impl Pool {
         Self { http1: HashMap::new(), http2: HashMap::new(), count: 0, max }
     }
 
-    /// A usable connection to `server`. Unless the request can be sent `again`, this function checks with a system call
+    /// A usable connection to the server. Unless the request can be sent `again`, this function checks with a system call
     /// that the connection is still open, because the runtime may not know that yet.
-    pub(super) fn take(&mut self, server: &Server, again: bool, now: Nanos) -> Option<Connection> {
+    pub(super) fn take(&mut self, destination: &Destination, again: bool, now: Nanos) -> Option<Connection> {
+        let Destination { server, keep_alive, .. } = destination;
         if server.http2 {
             let kept = self.http2.get_mut(server)?;
+            // the setting may have changed since
+            kept.iter_mut().for_each(|kept| kept.keep_alive = *keep_alive);
             kept.retain(|kept| kept.is_usable(now));
-            let free = kept.iter_mut().find(|kept| kept.has_room())?;
-            free.until = now.saturating_add(free.keep_alive);
+            let free = kept.iter_mut().find(|kept| *keep_alive > Nanos::ZERO && kept.has_room())?;
+            free.last_used = now;
             return Some(Connection::Http2(free.connection.clone()));
         }
         let kept = self.http1.get_mut(server)?;
@@ -88,8 +92,7 @@ impl Pool {
         {
             let kept = self.http2.entry(server.clone()).or_default();
             if !kept.iter().any(|kept| kept.is_usable(now) && kept.has_room()) {
-                let until = now.saturating_add(keep_alive);
-                kept.push(SharedConnection { connection: connection.clone(), keep_alive, until });
+                kept.push(SharedConnection { connection: connection.clone(), keep_alive, last_used: now });
             }
         }
     }
@@ -105,7 +108,7 @@ impl Pool {
         for kept in self.http2.values_mut() {
             kept.retain_mut(|kept| {
                 if kept.connection.running() > 0 {
-                    kept.until = now.saturating_add(kept.keep_alive);
+                    kept.last_used = now;
                 }
                 kept.is_usable(now)
             });

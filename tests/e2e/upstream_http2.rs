@@ -423,3 +423,24 @@ fn an_idle_connection_is_kept_for_as_long_as_the_setting_says() {
         assert_eq!(connections, expected, "{keep_alive}");
     }
 }
+
+#[test]
+fn a_shorter_time_for_idle_connections_concerns_those_that_are_open() {
+    for (keep_alive, expected) in [("0s", [0, 1]), ("100ms", [0, 1]), ("1h", [0, 0])] {
+        let processed = Processed::default();
+        let address = upstream_in_frames(&processed, |_, _| None);
+        let config = |keep_alive| {
+            let timeouts = format!(", timeouts: {{ keep_alive: {keep_alive} }}");
+            format!("workers: 1\n{}{ALL}", upstream(address, &timeouts))
+        };
+        let gateway = Gateway::start(&config("1m"));
+        let mut client = gateway.client();
+        assert_eq!(client.get("/").status, 200);
+        gateway.rewrite(&config(keep_alive));
+        assert_eq!(gateway.reload().status, 200);
+        wait_for_time(now() + Duration::from_millis(200));
+        assert_eq!(client.get("/").status, 200);
+        let connections: Vec<usize> = processed.lock().iter().map(|(number, _)| *number).collect();
+        assert_eq!(connections, expected, "{keep_alive}");
+    }
+}
