@@ -103,7 +103,8 @@ tables! {
             "The pace at which the body of each response is sent.";
         rewrite: Section(&REWRITE), nonempty, "Changes the path on its way to the upstream.";
         request_headers: Section(&HEADER_EDITS), "Changes the header fields of requests.";
-        response_headers: Section(&HEADER_EDITS), "Changes the header fields of responses.";
+        response_headers: Section(&HEADER_EDITS),
+            "Changes the header fields of responses; interim responses (103) and trailers pass as they came.";
     }
 
     SHARE "share" {
