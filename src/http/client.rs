@@ -345,7 +345,8 @@ impl Client<'_> {
     pub fn reset(&mut self) {
         if let Self::Http2(client) = self {
             match &mut client.channel.send {
-                Some(response) => response.send_reset(Reason::CANCEL),
+                // the response is not whole
+                Some(response) => response.send_reset(Reason::INTERNAL_ERROR),
                 None => client.respond.send_reset(Reason::CANCEL),
             }
         }

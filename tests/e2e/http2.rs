@@ -234,6 +234,17 @@ async fn a_body_that_stops_coming_ends_its_stream_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_its_upstream_breaks_off_is_an_error_of_the_server() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, ""));
+    let mut client = Http2::connect_cleartext(gateway.address).await;
+    for path in ["half", "half-chunk"] {
+        let broken = client.get(&format!("http://test/{path}"), &[]).await.unwrap_err();
+        assert_eq!(broken.reason(), Some(Reason::INTERNAL_ERROR), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn small_parts_of_a_body_wait_without_harm_to_other_requests() {
     // it takes 1 MiB
     let upstream = upstream_in_frames(&Processed::default(), |_, _| None);
