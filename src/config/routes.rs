@@ -168,15 +168,14 @@ fn read_match(field: &Field<'_>) -> Option<Route> {
         unique_items(&field.nonempty_list("a list of methods")?, method, String::clone)
     });
     let headers = section.get_or("headers", Vec::new(), |field| {
-        let conditions =
-            field.by_header("header fields, each with its value or `true`", |name, field| match name {
-                name if is_dropped(name) => field.fail(dropped_problem(field.key_place(), name)),
-                name if *name == HOST => {
-                    let problem = Problem::error(field.key_place(), "has several spellings for each host");
-                    field.fail(problem.hint("write `hosts`, beside `headers`"))
-                }
-                _ => value_match(field),
-            })?;
+        let conditions = field.by_header("header fields, each with its value or `true`", |name, field| match name {
+            name if is_dropped(name) => field.fail(dropped_problem(field.key_place(), name)),
+            name if *name == HOST => {
+                let problem = Problem::error(field.key_place(), "has several spellings for each host");
+                field.fail(problem.hint("write `hosts`, beside `headers`"))
+            }
+            _ => value_match(field),
+        })?;
         Some(conditions.into_iter().map(|(name, value)| HeaderMatch { name, value }).collect())
     });
     let query = section.get_or("query", Vec::new(), |field| {
