@@ -385,8 +385,9 @@ fn a_collector_that_is_away_costs_spans_and_no_requests() {
     wait_until("spans to be given up", || ended("failed") == MOST as f64);
     let failed = [("to", "traces"), ("result", "failure")];
     assert!(gateway.metrics().value("tollgate_delivery_attempts_total", &failed).unwrap() >= 4.0);
-    let log = gateway.process.stderr();
-    assert!(log.contains("cannot send spans to the collector") && !log.contains(TOKEN), "{log}");
+    let log = || gateway.process.stderr();
+    wait_until("the log to say so", || log().contains("cannot send spans to the collector"));
+    assert!(!log().contains(TOKEN), "{}", log());
 
     wait_until("the address of the collector", || TcpListener::bind(address).is_ok());
     let collector = Origin::at(address);
