@@ -1,7 +1,10 @@
 //! The metrics that are read when they are scraped.
 
+use std::collections::BTreeMap;
+
 use super::{Admin, cluster};
 use crate::customers::source::SourceStatus;
+use crate::gateway::active_config::ActiveConfig;
 use crate::store::shared::SharedStatus;
 use crate::telemetry::{Samples, names};
 
@@ -34,6 +37,7 @@ pub(super) fn samples(admin: &Admin) -> Samples {
         let fresh_at = fresh_at.unwrap_or_default().as_secs_f64();
         samples.push(&names::SOURCE_LAST_SUCCESS_TIMESTAMP, &[source.name()], fresh_at);
     }
+    push_certificates(&active, &mut samples);
     samples.push_count(&names::DIRECTORY_REFUSED_ROWS, &[], active.directory.refused_rows());
     let most = admin.records.access.top_denied_metrics();
     if most > 0 {
@@ -49,6 +53,20 @@ pub(super) fn samples(admin: &Admin) -> Samples {
         cluster::push(&report, &mut samples);
     }
     samples
+}
+
+/// Adds the ends of the certificates that listeners present.
+fn push_certificates(active: &ActiveConfig, samples: &mut Samples) {
+    let mut ends = BTreeMap::new();
+    let servers = active.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+    for certificate in servers.flat_map(|server| server.certificates.all()) {
+        let (_, end) = certificate.valid();
+        let earliest = ends.entry(certificate.names().join(",")).or_insert(end);
+        *earliest = end.min(*earliest);
+    }
+    for (names, end) in ends {
+        samples.push(&names::CERTIFICATE_NOT_AFTER_TIMESTAMP, &[&names], end.as_secs_f64());
+    }
 }
 
 /// Adds the state of the store that gateways share.

@@ -146,6 +146,8 @@ catalogue! {
         "What is served from a source: keys, or credentials of customers."
     SOURCE_LAST_SUCCESS_TIMESTAMP: "tollgate_source_last_success_timestamp_seconds" ["source"]
         "When a source was last read, or the snapshot that is served in its place was written; 0 if it never was."
+    CERTIFICATE_NOT_AFTER_TIMESTAMP: "tollgate_certificate_not_after_timestamp_seconds" ["certificate"]
+        "When a certificate that listeners present expires, by its host names; the earliest of those with the same names."
     DIRECTORY_REFUSED_ROWS: "tollgate_directory_refused_rows" []
         "Rows of customers in PostgreSQL that are left out because they are wrong."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]

@@ -148,6 +148,25 @@ async fn files_are_followed_and_a_pair_that_does_not_match_changes_nothing() {
     assert_eq!(now_shown().await, pem::parse(&second.certificate));
 }
 
+#[test]
+fn the_end_of_each_certificate_is_a_metric() {
+    const START_OF_2021: f64 = 1_609_459_200.0;
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let (a, b) = (authority.sign(&["a.test", "*.a.test"]), authority.sign_expired(&["b.test"]));
+    let gateway = start(TWO, &origin, &files(&a, &b));
+    let ends = |names| {
+        gateway.metrics().value("tollgate_certificate_not_after_timestamp_seconds", &[("certificate", names)]).unwrap()
+    };
+    assert_eq!(ends("b.test"), START_OF_2021);
+    assert!(ends("a.test,*.a.test") > START_OF_2021);
+
+    let renewed = authority.sign(&["b.test"]);
+    gateway.folder.write("b.pem", &renewed.certificate);
+    gateway.folder.write("b.key", &renewed.key);
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(ends("b.test"), ends("a.test,*.a.test"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_show_certificates_where_they_have_to() {
     let (origin, authority, strangers) = (Origin::start(), Authority::new(), Authority::new());

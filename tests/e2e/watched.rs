@@ -163,10 +163,10 @@ fn assert_tidy(gateway: &Gateway) {
 }
 
 /// Metrics that a gateway has only with special settings.
-const SPECIAL: [&str; 11] = [
-    "tollgate_customer_lookups_", "tollgate_decisions_", "tollgate_limit_bans_", "tollgate_limit_cost_invalid_",
-    "tollgate_limit_candidate_", "tollgate_limit_top_denied_", "tollgate_peer_", "tollgate_source_",
-    "tollgate_cluster_", "tollgate_upstream_ejections_", "tollgate_upstream_requests_",
+const SPECIAL: [&str; 12] = [
+    "tollgate_certificate_", "tollgate_customer_lookups_", "tollgate_decisions_", "tollgate_limit_bans_",
+    "tollgate_limit_cost_invalid_", "tollgate_limit_candidate_", "tollgate_limit_top_denied_", "tollgate_peer_",
+    "tollgate_source_", "tollgate_cluster_", "tollgate_upstream_ejections_", "tollgate_upstream_requests_",
 ];
 
 fn assert_knows_the_catalogue(prometheus: &Prometheus) {
