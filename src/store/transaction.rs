@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::algorithm::{Decision, Headroom};
 use crate::charge::{AllCharged, Charge, Charged, DecisionSource};
 use crate::cluster::{Decider, Outcome, Peer};
 use crate::store::local::StateElsewhere;
@@ -303,7 +304,14 @@ impl<'a> ChargeTransaction<'a> {
             decision: rule.decide(None, charge.cost, self.now).0,
             headroom: rule.headroom(None, self.now),
         };
-        authority.predict(charge, self.now).unwrap_or_else(fresh)
+        let predicted = authority.predict(charge, self.now).unwrap_or_else(fresh);
+        let Headroom { remaining, until_more, .. } = predicted.headroom;
+        let is_spent = remaining.is_some_and(|remaining| remaining < charge.cost) && until_more > Nanos::ZERO;
+        if is_spent && predicted.decision.is_admitted() {
+            // the last result admitted a request, and left too few tokens for this one
+            return Charged { decision: Decision::later(until_more), ..predicted };
+        }
+        predicted
     }
 }
 

@@ -165,6 +165,22 @@ fn a_gateway_syncs_its_counts_before_it_ends() {
 }
 
 #[test]
+fn a_retry_time_covers_a_spent_limit_that_the_denial_did_not_ask() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    for log in ["sliding_log", "sliding_counters"] {
+        let limits = format!(
+            "{{ often: {{ algorithm: gcra, rate: 1/s, burst: 3, key: {{ header: x-key }}, mode: shared }},
+  rarely: {{ algorithm: {log}, limit: 3, window: 1h, key: {{ header: x-key }}, mode: shared }} }}"
+        );
+        let gateway = Gateway::start(&config(&origin, &redis, &limits, "often, rarely"));
+        let responses = [(); 4].map(|()| gateway.get("/", &[("x-key", log)]));
+        assert_eq!(responses.each_ref().map(|response| response.status), [200, 200, 200, 429]);
+        let retry_after = responses[3].number("retry-after").unwrap();
+        assert!((3_000..=3_600).contains(&retry_after), "{log}: {retry_after}");
+    }
+}
+
+#[test]
 fn a_request_is_charged_by_limits_here_and_there_or_by_none() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let limits = "{ here: { algorithm: gcra, rate: 1/h, burst: 3, key: { header: x-here } },
