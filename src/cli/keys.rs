@@ -163,7 +163,12 @@ fn text(answer: &Value) -> String {
     if let Some(left) = answer["banned_for_seconds"].as_f64() {
         lines.push(format!("  banned: every request is denied for {left:.3} s"));
     }
-    lines.push(format!("  now: {} (known from: {})", standing(&answer["standing"]), of(&answer["decided"])));
+    let now = &answer["standing"];
+    let is_unknown = answer["decided"] == "fallback" && now["remaining"].is_null();
+    lines.push(match is_unknown {
+        true => "  now: nobody knows while Redis is unavailable".to_owned(),
+        false => format!("  now: {} (known from: {})", standing(now), of(&answer["decided"])),
+    });
     lines.join("\n") + "\n"
 }
 

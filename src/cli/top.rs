@@ -86,9 +86,11 @@ fn text(look: &Value, admin: &str, rows: usize) -> String {
     let shown = limits.iter().take(rows).map(|limit| {
         let (passed, over) = (passed(limit), over(limit));
         let share = percent(over, passed + over);
-        [word(&limit["name"]), format!("{passed:.1}"), format!("{over:.1}"), share, limit["keys"].to_string()]
+        let [passed, over, unknown] =
+            [passed, over, rate(limit, "unknown_per_second")].map(|each_second| format!("{each_second:.1}"));
+        [word(&limit["name"]), passed, over, share, unknown, limit["keys"].to_string()]
     });
-    lines.push(table(["limit", "admitted/s", "over/s", "share", "keys"], shown));
+    lines.push(table(["limit", "admitted/s", "over/s", "share", "unknown/s", "keys"], shown));
     let top = &look["offenders"];
     let time = top["until_seconds"].as_f64().unwrap_or_default() - top["from_seconds"].as_f64().unwrap_or_default();
     lines.push(format!("{} denied in the last {time:.0} s", top["denied"]));
