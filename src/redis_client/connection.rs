@@ -58,7 +58,7 @@ impl Connection {
         login: &RedisConnectionInfo,
     ) -> RedisResult<Self> {
         let opening = timeout(CONNECT_TIME.to_duration(), Self::open_slowly(address, tls, login)).await;
-        let opened = opening.unwrap_or_else(|_| Err(failed("connecting timed out".to_owned())));
+        let opened = opening.unwrap_or_else(|_| Err(failed(format!("connecting to {address} timed out"))));
         opened.map_err(|error| match io_error(&error) {
             Some(error) => io::Error::new(error.kind(), format!("{address}: {error}")).into(),
             None => error,

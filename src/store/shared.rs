@@ -475,6 +475,8 @@ impl SharedGateway {
             );
             // no request waits long enough for the replies that are still to come
             self.link.close(server);
+            // a probe logs in anew, as the next calls do
+            self.heartbeat_link.close(server);
         }
     }
 }

@@ -83,9 +83,45 @@ fn a_limit_says_what_becomes_of_requests_without_redis() {
     );
     let passed_over = outcome("error_admitted");
     open.wait_for_metric("tollgate_limit_requests_total", &passed_over, 6.0);
+    let said = |command: &[&str]| {
+        let admin = open.admin.to_string();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args([command, &["--admin", &admin]].concat())
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let peeked = said(&["keys", "peek", "--limit", "guard", "header=a"]);
+    assert!(peeked.contains("now: nobody knows while Redis is unavailable"), "{peeked}");
+    let header = "admitted/s  over/s  share  unknown/s  keys";
+    wait_until("requests without Redis", || {
+        let top = said(&["top", "--once"]);
+        assert!(top.contains(header), "{top}");
+        let guard = top.lines().find_map(|line| line.strip_prefix("guard ")).unwrap();
+        !guard.split_whitespace().nth(3).unwrap().starts_with("0.0")
+    });
 
     let local = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: local");
     assert_eq!(passed(&local, "a", 5), 2);
+}
+
+#[test]
+fn a_redis_that_refuses_charges_is_left_alone_until_it_takes_them() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: deny");
+    assert_eq!(passed(&gateway, "a", 1), 1);
+    redis.command(&["ACL", "SETUSER", "default", "-set"]);
+    assert_eq!([(); 10].map(|()| status(&gateway, "a")), [503; 10]);
+    wait_for_breaker(&gateway, "open");
+    let refused_probes = || {
+        let labels = [("op", "heartbeat"), ("result", "refused")];
+        gateway.metrics().value("tollgate_store_requests_total", &labels).unwrap_or_default()
+    };
+    wait_until("probes to be refused", || refused_probes() >= 5.0);
+    wait_for_breaker(&gateway, "open");
+    redis.command(&["ACL", "SETUSER", "default", "+@all"]);
+    wait_for_breaker(&gateway, "closed");
+    assert_eq!(passed(&gateway, "a", 3), 1);
 }
 
 #[test]

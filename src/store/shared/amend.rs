@@ -82,7 +82,7 @@ impl SharedGateway {
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
         let replied = self.link.call(&Script::new(AFRESH), &encoded).await;
         replied.map(drop).map_err(|error| {
-            self.complain(CallResult::of(&error), &error);
+            self.complain(self.server(part), CallResult::of(&error), &error);
             NoReply
         })
     }

@@ -211,12 +211,12 @@ impl SharedGateway {
         // all buckets of one call are in one slot
         let slot = buckets.first().map_or(0, |bucket| self.link.slot(bucket.tag));
         let near = self.redis_clocks.redis_time(slot, sent);
+        let server = self.link.server(slot);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| {
-            self.complain(CallResult::Refused, &refused);
+            self.complain(server, CallResult::Refused, &refused);
             CallFailure::NotRun
         })?;
-        let server = self.link.server(slot);
         let replied = self.reply(operation, &encoded, server, buckets).await;
         let received = self.clock.now();
         let took = received.saturating_sub(sent);
@@ -224,19 +224,19 @@ impl SharedGateway {
             Ok(Ok(reply)) => match ChargeReply::parse(&reply.fields(), buckets) {
                 Ok(answer) => (CallResult::Ok, Ok(answer)),
                 Err(bad) => {
-                    self.complain(CallResult::Nonsense, &bad);
+                    self.complain(server, CallResult::Nonsense, &bad);
                     (CallResult::Nonsense, Err(CallFailure::MayHaveRun))
                 }
             },
             Ok(Err(error)) => {
-                self.complain(CallResult::of(&error), &error);
+                self.complain(server, CallResult::of(&error), &error);
                 (CallResult::of(&error), Err(CallFailure::from(&error)))
             }
             Err(_) => {
                 if took >= CALL_TIME {
                     self.link.close(server);
                 }
-                self.complain(CallResult::TimedOut, &NO_ANSWER);
+                self.complain(server, CallResult::TimedOut, &NO_ANSWER);
                 (CallResult::TimedOut, Err(CallFailure::MayHaveRun))
             }
         };
@@ -320,8 +320,8 @@ impl SharedGateway {
         parts.iter().map(|part| self.memory.known(part)).collect()
     }
 
-    /// Logs a failure, unless one was logged a moment ago.
-    pub(super) fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) {
+    /// Logs the failure of a call to `server`, unless one was logged a moment ago.
+    pub(super) fn complain(&self, server: usize, result: CallResult, error: &dyn std::fmt::Display) {
         let now = self.clock.now();
         let quiet_until = &self.counts.quiet_until;
         let until = quiet_until.load(Ordering::Relaxed);
@@ -329,7 +329,8 @@ impl SharedGateway {
         if now.get() >= until
             && quiet_until.compare_exchange(until, until_now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            tracing::warn!(%error, result = result.as_str(), "a call to Redis failed");
+            let server = self.link.server_name(server);
+            tracing::warn!(server, %error, result = result.as_str(), "a call to Redis failed");
         }
     }
 }

@@ -37,6 +37,7 @@ if kind ~= 'zset' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now - life))
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', life))
+redis.call('SET', KEYS[2], redis.call('GET', KEYS[2]) or '', 'PX', string.format('%.0f', life))
 return {redis.call('ZCARD', KEYS[1])}";
 
 /// The number of gateways, by heartbeats. A higher number counts at once; a lower one only after [`BEATS_UNTIL_FEWER`]
@@ -115,12 +116,12 @@ impl SharedGateway {
         self.heartbeat_link.server(self.heartbeat_link.slot_of(NODES))
     }
 
-    /// Sends a heartbeat to the server that has the keys with this hash tag. It is a write, so that a server that
-    /// refuses charges refuses it too. Returns the number of gateways that have sent heartbeats with this tag, if the
+    /// Sends a heartbeat to the server that has the keys with this hash tag. It reads and writes a string as charges do, so
+    /// that a server that refuses charges refuses it too. Returns the number of gateways that have sent heartbeats with this tag, if the
     /// server answers.
     async fn heartbeat(&self, script: &Script, (server, tag): (usize, &str)) -> (Option<u64>, Health) {
         let encoded = Encoded {
-            keys: vec![format!("{}:{{{tag}}}:nodes", self.settings.prefix)],
+            keys: ["nodes", "probe"].map(|name| format!("{}:{{{tag}}}:{name}", self.settings.prefix)).to_vec(),
             arguments: vec![format!("{:016x}", self.id), HEARTBEATS_KEPT_MS.to_string()],
         };
         let sent = self.clock.now();
@@ -132,12 +133,12 @@ impl SharedGateway {
             },
             Ok(Err(error)) => {
                 let result = CallResult::of(&error);
-                self.complain(result, &error);
+                self.complain(server, result, &error);
                 (result, None)
             }
             Err(_) => {
                 self.heartbeat_link.close(server);
-                self.complain(CallResult::TimedOut, &NO_ANSWER);
+                self.complain(server, CallResult::TimedOut, &NO_ANSWER);
                 (CallResult::TimedOut, None)
             }
         };
