@@ -145,13 +145,14 @@ pub(super) fn record_response(context: &mut RequestContext, status: u16) {
 pub(super) fn log_failure(context: &RequestContext, failure: &Failure) {
     let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
     let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));
+    let route = context.matched_route().map(|route| route.name.as_str());
     match failure {
         Failure::UpstreamTimeout
         | Failure::UpstreamBroke(_)
         | Failure::UpstreamReset(_)
         | Failure::UpstreamRefused(_)
         | Failure::Unreadable(_) => {
-            tracing::warn!(upstream, node, error = %failure, "request to upstream failed");
+            tracing::warn!(route, upstream, node, error = %failure, "request to upstream failed");
             let is_delayed = context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.delayed_bytes > 0);
             if !context.upstream_answered && !is_delayed && !matches!(failure, Failure::UpstreamRefused(_)) {
                 record_result(context, false);

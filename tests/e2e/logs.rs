@@ -30,6 +30,10 @@ fn requests_that_fail_are_told_ten_times_a_second_and_counted_beyond() {
     let told = || events(&gateway).get("request to upstream failed").copied().unwrap_or_default();
     wait_until("every failure to be told or counted", || told() + left_out() as usize == FAILING);
     assert!(left_out() > 0.0, "600 requests do not take a minute");
+    let log = gateway.process.stderr();
+    let line = log.lines().find(|line| line.contains("request to upstream failed")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&line["route"], &line["upstream"]), (&"all".into(), &"origin".into()), "{line}");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn hurried(rules: &str) -> String {
         lines.push(match held {
             Some(word) => format!("{}1s", line.split_at(line.find(word).unwrap() + word.len()).0),
             None => {
-                let windows = ["[5m]", "[15m]", "[6h]"];
+                let windows = ["[2m]", "[5m]", "[10m]", "[15m]", "[6h]"];
                 let window = format!("[{WINDOW}]");
                 windows
                     .iter()
