@@ -212,6 +212,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         has_sample: sample.is_some(),
     };
     let room = FdBudget::within(descriptors::limit(), needs);
+    room.warn_if_small();
     let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(clock.wall());
     let (crossings, crossed) = Crossings::new();

@@ -86,7 +86,7 @@ fn admit<S: Service>(
     match permit.belongs_to(client, settings.max_per_client) {
         true => Ok(()),
         false => {
-            worker.service.count_shed("client");
+            worker.shed("client", settings.max_per_client);
             Err(io::Error::other("the client has as many connections as it may have"))
         }
     }

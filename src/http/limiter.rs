@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::units::Nanos;
+
 /// The number of shards of the clients, each with its own lock.
 const SHARDS: usize = 16;
+/// The least time between two log lines about connections that are closed at once.
+const WARN_INTERVAL: Nanos = Nanos::from_secs(10);
 
 /// The counters of all connections.
 #[derive(Debug, Default)]
@@ -19,6 +23,8 @@ pub struct ConnectionLimiter {
     at: Vec<AtomicUsize>,
     clients: [Mutex<HashMap<IpAddr, usize>>; SHARDS],
     hasher: RandomState,
+    /// The time of the last log line about a connection that was closed at once.
+    warned: Mutex<Option<Nanos>>,
 }
 
 /// The permit for one connection, which is returned when dropped.
@@ -72,6 +78,16 @@ impl ConnectionLimiter {
         }
     }
 
+    /// Whether a connection that is closed at `now` is worth a log line: true at most once in ten seconds.
+    pub(super) fn may_warn(&self, now: Nanos) -> bool {
+        let mut warned = self.warned.lock();
+        let is_due = warned.is_none_or(|at| now.saturating_sub(at) >= WARN_INTERVAL);
+        if is_due {
+            *warned = Some(now);
+        }
+        is_due
+    }
+
     fn of_clients(&self, client: IpAddr) -> Option<&Mutex<HashMap<IpAddr, usize>>> {
         let position = usize::try_from(self.hasher.hash_one(client) % SHARDS as u64).unwrap_or_default();
         self.clients.get(position)
@@ -112,6 +128,13 @@ impl Drop for ConnectionPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn closed_connections_are_worth_a_line_in_ten_seconds() {
+        let limiter = ConnectionLimiter::new(1);
+        let said = [5, 5, 14, 15, 16, 25].map(|second| limiter.may_warn(Nanos::from_secs(second)));
+        assert_eq!(said, [true, false, false, true, false, true]);
+    }
 
     #[test]
     fn places_are_counted_in_all_at_each_listener_and_of_each_client_and_come_back() {

@@ -71,21 +71,24 @@ impl<S: Service> Worker<S> {
                 Err(full) => full,
             };
             // an evicted connection is still counted until it is closed
-            let at = match full {
-                LimitReached::All => {
-                    bounds.0 = None;
-                    None
-                }
-                LimitReached::Listener => {
-                    bounds.1 = None;
-                    Some(listener)
-                }
+            let (max, at) = match full {
+                LimitReached::All => (bounds.0.take(), None),
+                LimitReached::Listener => (bounds.1.take(), Some(listener)),
             };
-            let made = self.idle.evict_longest_idle(at, self.clock.now());
-            self.service.count_shed(if made { "idle" } else { full.as_str() });
-            if !made {
+            if !self.idle.evict_longest_idle(at, self.clock.now()) {
+                self.shed(full.as_str(), max);
                 return None;
             }
+            self.service.count_shed("idle");
+        }
+    }
+
+    /// Counts a new connection that is closed because there are `max` connections already, as `reason` says. Logs a
+    /// warning for some of them.
+    pub(super) fn shed(&self, reason: &'static str, max: Option<usize>) {
+        self.service.count_shed(reason);
+        if self.limiter.may_warn(self.clock.now()) {
+            tracing::warn!(reason, max, "new connections are closed at once: there are as many as there may be");
         }
     }
 }

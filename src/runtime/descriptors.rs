@@ -15,6 +15,8 @@ const OF_CLUSTER: usize = MAX_HANDSHAKES;
 /// Descriptors for each worker, and for each listener of a worker.
 const OF_WORKER: usize = 8;
 const OF_LISTENER: usize = 2;
+/// A gateway with room for fewer clients warns when it starts.
+const FEW_CLIENTS: usize = 100;
 
 /// The numbers of connections that the descriptors are enough for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,17 @@ impl FdBudget {
         let clients = limit.saturating_sub(own).checked_div(each).unwrap_or(0).max(1);
         let kept = clients.checked_div(workers).unwrap_or(clients).clamp(1, MOST_KEPT);
         Self { clients, kept }
+    }
+
+    /// Logs a warning if there is room for few clients.
+    pub(super) fn warn_if_small(self) {
+        let clients = self.clients;
+        if clients < FEW_CLIENTS {
+            tracing::warn!(
+                descriptors = limit(),
+                "the limit of file descriptors leaves room for {clients} clients; raise `ulimit -n` / `LimitNOFILE`"
+            );
+        }
     }
 }
 

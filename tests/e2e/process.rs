@@ -229,6 +229,14 @@ fn a_start_with_too_few_descriptors_says_so() {
 }
 
 #[test]
+fn a_start_with_room_for_few_clients_warns() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let (process, address, _) = start_within(100, &folder, &proxied(&origin, ""));
+    assert_eq!(Client::connect(address).get("/").status, 200);
+    wait_until("the warning", || process.stderr().contains("leaves room for 1 clients; raise `ulimit -n`"));
+}
+
+#[test]
 fn idle_admin_connections_shut_out_neither_clients_nor_scrapes() {
     let (origin, folder) = (Origin::start(), Folder::new());
     let (process, address, admin) = start_within(1024, &folder, &proxied(&origin, ""));
@@ -246,6 +254,7 @@ fn idle_admin_connections_shut_out_neither_clients_nor_scrapes() {
     assert!(process.descriptors() < 500, "{}", process.descriptors());
     let shed = metrics.value("tollgate_connections_shed_total", &[("reason", "admin")]).unwrap();
     assert!(shed >= 900.0, "{shed}");
+    assert!(!process.stderr().contains("leaves room"), "there is room for more than a hundred clients");
     assert!(kept.is_ended(), "the connections that are idle for longest go first");
     asking.send("{}");
     assert_eq!(asking.receive().status, 400, "the question lacks its url");

@@ -52,6 +52,11 @@ fn beyond_the_most_connections_are_closed_at_once_and_operators_are_served() {
             assert!(one_more.is_ended(), "{reason}");
         }
         assert_eq!(shed(&gateway, reason), 10.0);
+        crate::support::wait_until("a warning", || gateway.process.stderr().contains("closed at once"));
+        let log = gateway.process.stderr();
+        let warnings: Vec<_> = log.lines().filter(|line| line.contains("closed at once")).collect();
+        assert!(warnings[0].contains(&format!("\"reason\":\"{reason}\",\"max\":20")), "{warnings:?}");
+        assert!(warnings.len() < 10, "{warnings:?}");
         assert_eq!(shed(&gateway, "idle"), 0.0, "who has a request stays");
         assert_eq!(gateway.admin_get("/readyz").status, 200);
         drop(held);
