@@ -13,6 +13,9 @@ pub(super) fn samples(admin: &Admin) -> Samples {
     let (gateway, mut samples) = (&admin.gateway, Samples::default());
     let active = gateway.active.load();
     samples.push_count(&names::CONFIG_INFO, &[&active.hash], true);
+    if let Some(hash) = &active.directory_hash {
+        samples.push_count(&names::DIRECTORY_INFO, &[hash], true);
+    }
     samples.push_configured(&active.ruleset);
     for usage in gateway.store.usage(&active.binding) {
         let limit = usage.name.as_str();

@@ -202,6 +202,7 @@ fn read_parts(
     }
     warnings.extend(beyond_descriptors(&name(files.config), &loaded));
     warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
+    let directory_hash = directory::hash(&directory, kept);
     kept.fixed = Some(fixed.clone());
     let state = loaded.state.as_ref();
     let parts = GatewayParts {
@@ -217,6 +218,7 @@ fn read_parts(
             listeners: listener_configs,
             upstream_tls,
             hash: format!("{:032x}", text.hash()),
+            directory_hash,
         },
         state: state.map(|state| StateFile { path: files.path(&state.file), every: state.every }),
         store: fixed.store.as_ref().map(|store| store.settings.clone()),

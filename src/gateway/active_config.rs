@@ -48,6 +48,8 @@ pub struct ActiveConfig {
     pub(super) request_limits: RequestLimits,
     /// The hash of the configuration's text.
     pub hash: String,
+    /// The hash of the files that list customers and groups; `None` if customers are in no file.
+    pub directory_hash: Option<String>,
 }
 
 /// A compiled configuration with its customers and listeners, before it comes into force.
@@ -67,6 +69,8 @@ pub struct CompiledConfig {
     pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
     /// The hash of the configuration's text.
     pub hash: String,
+    /// The hash of the files that list customers and groups; `None` if customers are in no file.
+    pub directory_hash: Option<String>,
 }
 
 impl CompiledConfig {
@@ -98,7 +102,8 @@ impl ActiveConfig {
         hasher: KeyHasher,
         telemetry: &Telemetry,
     ) -> Self {
-        let CompiledConfig { ruleset, directory, groups, tokens, listeners, upstream_tls: _, hash } = rules;
+        let CompiledConfig { ruleset, directory, groups, tokens, listeners, upstream_tls: _, hash, directory_hash } =
+            rules;
         let changes = before.map(|before| changes::limit_changes(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
@@ -142,6 +147,7 @@ impl ActiveConfig {
             listeners,
             request_limits,
             hash,
+            directory_hash,
         }
     }
 

@@ -381,6 +381,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             listeners: Vec::new(),
             upstream_tls: Vec::new(),
             hash: String::new(),
+            directory_hash: None,
         };
         let hasher = KeyHasher::new(&[0; 16]);
         let pools = rules.pools(None);

@@ -158,6 +158,8 @@ catalogue! {
         "When a configuration last came into force."
     CONFIG_INFO: "tollgate_config_info" ["hash"]
         "The configuration in force, by a hash of its text."
+    DIRECTORY_INFO: "tollgate_directory_info" ["hash"]
+        "The customers and groups in force, by a hash of their files; no series where customers are in no file."
     STATE_RESTORES: "tollgate_state_restores_total" ["result"]
         "What the process began with: restored (from the state file), handed_over (by the process before, in an upgrade), absent (no file yet), refused (a file that cannot be used: every key started afresh), nothing (no file is configured)."
     STATE_SNAPSHOTS: "tollgate_state_snapshots_total" ["result"]

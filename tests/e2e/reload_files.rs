@@ -53,6 +53,29 @@ fn files_are_followed_however_they_are_replaced() {
 }
 
 #[test]
+fn gateways_with_different_files_of_customers_have_different_hashes() {
+    let origin = Origin::start();
+    let customers = "customers: { identify: [{ bearer: true }], directory: { file: c.csv }, anonymous: { plan: p } }\n";
+    let config = format!("{}{customers}plans: [p]\n", burst(&origin, 10));
+    let rows = "credential,customer,plan\nk,acme,p\n";
+    let [one, other] = [(); 2].map(|()| Gateway::start_with(&config, &[("c.csv", rows)], &[]));
+    let hash = |gateway: &Gateway| {
+        let metrics = gateway.metrics();
+        let [info] = metrics.all("tollgate_directory_info") else { panic!("one hash") };
+        info.labels["hash"].clone()
+    };
+    assert_eq!(hash(&one), hash(&other));
+    let before = hash(&one);
+    one.folder.write("c.csv", format!("{rows}k2,globex,p\n"));
+    wait_until("another hash", || hash(&one) != hash(&other));
+    other.folder.write("c.csv", format!("{rows}k2,globex,p\n"));
+    wait_until("the same hash", || hash(&one) == hash(&other));
+    one.folder.write("c.csv", rows);
+    wait_until("the first hash", || hash(&one) == before);
+    assert_eq!(Gateway::start(&burst(&origin, 10)).metrics().all("tollgate_directory_info").len(), 0);
+}
+
+#[test]
 fn a_file_that_changes_all_the_time_holds_up_no_other() {
     let origin = Origin::start();
     let customers = "customers: { identify: [{ bearer: true }], directory: { file: c.csv }, anonymous: { plan: p } }\n";

@@ -77,6 +77,7 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
             listeners: Vec::new(),
             upstream_tls: Vec::new(),
             hash: String::new(),
+            directory_hash: None,
         };
         let (live, building) = timed(|| {
             let pools = rules.pools(before.as_ref());

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use http::Uri;
 
 use super::named_files::Files;
-use super::{decode, name, problem};
+use super::{ReloadCache, decode, name, problem};
 use crate::config::{ConfiguredOverrides, NamedFile, PostgresQuery, Problem, Problems};
 use crate::customers::Directory;
 use crate::customers::directory::{
     CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupSettings,
     PostgresDirectory, PostgresSettings, Server, WritableFile,
 };
-use crate::files::Fingerprint;
+use crate::files::{self, Fingerprint};
 use crate::ruleset::overrides::InvalidOverride;
 
 /// The largest directory of customers that is read, in bytes: CSV has room for millions; YAML, which takes many times its
@@ -175,6 +175,27 @@ pub(super) fn open_database(
         database.refresher().succeed(before.refresher());
     }
     Ok(keep(kept, from, context, Directory::Postgres(database)))
+}
+
+/// A hash of the files that list the customers of `directory` and their groups, the same at every gateway with the same
+/// files; `None` if they are in no file. The cache has what was read just now.
+pub(super) fn hash(
+    directory: &Arc<Directory>,
+    ReloadCache { directory: kept, groups, .. }: &ReloadCache,
+) -> Option<String> {
+    let open = kept.as_ref().filter(|open| Arc::ptr_eq(&open.directory, directory))?;
+    let Origin::File { print, .. } = &open.from else { return None };
+    let of_groups = groups.as_ref().and_then(|groups| Some(&groups.from.as_ref()?.1));
+    let hashes: Vec<u8> = [Some(print), of_groups]
+        .into_iter()
+        .flatten()
+        .filter_map(|print| match print {
+            Fingerprint::Bytes(hash) => Some(hash.to_le_bytes()),
+            Fingerprint::Unreadable(_) => None,
+        })
+        .flatten()
+        .collect();
+    Some(format!("{:032x}", files::hash(&hashes)))
 }
 
 /// Keeps a directory for the next reading.
