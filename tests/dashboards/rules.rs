@@ -83,7 +83,8 @@ fn the_runbook_has_a_text_for_every_alert() {
         known.push(name);
     }
     known.sort_unstable();
-    assert_eq!(sections.keys().copied().collect::<Vec<_>>(), known, "nothing else is in the runbook");
+    let of_alerts = sections.keys().copied().filter(|title| title.starts_with("Tollgate"));
+    assert_eq!(of_alerts.collect::<Vec<_>>(), known, "the runbook has no text for an alert that is gone");
     for title in runbook.match_indices('*').filter_map(|(at, _)| runbook.get(at + 1..)?.split_once('*')) {
         let name = title.0;
         // text in plain italics is the title of a dashboard, a row or a panel

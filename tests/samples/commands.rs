@@ -86,6 +86,14 @@ END"],
         ],
         &[],
     ),
+    (
+        "docs/runbook.md",
+        &[
+            "echo '{\"status\":401,\"client\":\"192.0.2.1\"}' > access.log",
+            "tollgate run --config config/tollgate.yaml &",
+        ],
+        &[9090],
+    ),
     ("docs/shared.md", &[], &[9090, 9091, 9099]),
 ];
 
