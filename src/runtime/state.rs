@@ -1,8 +1,8 @@
 //! The state that outlives the process: the state that a process starts with, and the snapshots that it writes.
 //!
-//! A snapshot that cannot be used does not prevent the start: the gateway moves it aside (`<file>.refused`), logs an error,
-//! and every key starts afresh. The gateway never moves or overwrites a file that is no snapshot; an empty file counts as
-//! none.
+//! A snapshot that cannot be used does not prevent the start: the gateway moves it aside (`<file>.refused`, or
+//! `<file>.refused.2` and so on where there are such files), logs an error, and every key starts afresh. The gateway never
+//! moves or overwrites a file that is no snapshot; an empty file counts as none.
 
 use std::fs;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
@@ -38,6 +38,8 @@ pub struct StateFile {
 /// How far the wall clock may have gone back since a snapshot was written. Up to this step the process's clock continues
 /// from the snapshot; a snapshot from further ahead is refused, because its states could deny requests for as long.
 const LARGEST_STEP_BACK: Nanos = Nanos::from_secs(60);
+/// The maximum number of unusable files that are kept beside a state file.
+const MAX_REFUSED: usize = 9;
 
 // === the state at the start ===
 
@@ -146,11 +148,10 @@ fn read(path: &Path) -> Result<Option<Restored>, SnapshotError> {
 /// Moves the unusable file aside. Returns its stamp if that fails.
 fn put_aside(path: &Path) -> Option<Stamp> {
     let path = &files::followed(path);
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".refused");
-    match fs::rename(path, &aside) {
-        Ok(()) => {
-            tracing::warn!(file = %Path::new(&aside).display(), "the unusable state file was moved here");
+    let moved = free_name(path).and_then(|aside| fs::rename(path, &aside).map(|()| aside));
+    match moved {
+        Ok(aside) => {
+            tracing::warn!(file = %aside.display(), "the unusable state file was moved here");
             None
         }
         Err(error) => {
@@ -158,6 +159,17 @@ fn put_aside(path: &Path) -> Option<Stamp> {
             Some(Stamp::of(path))
         }
     }
+}
+
+/// A name for the unusable file at `path` that no earlier one has.
+fn free_name(path: &Path) -> io::Result<PathBuf> {
+    let named = |number: usize| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(if number == 1 { ".refused".to_owned() } else { format!(".refused.{number}") });
+        PathBuf::from(name)
+    };
+    let free = (1..=MAX_REFUSED).map(named).find(|name| fs::symlink_metadata(name).is_err());
+    free.ok_or_else(|| io::Error::other(format!("there are {MAX_REFUSED} of them already: remove some")))
 }
 
 // === the snapshots of a running process ===

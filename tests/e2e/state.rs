@@ -222,8 +222,10 @@ fn a_refused_state_that_cannot_be_moved_is_not_written_over() {
         edit(path, |bytes| bytes.truncate(bytes.len() - 1));
         cut = fs::read(path).unwrap();
         fs::create_dir(path.with_extension("state.refused")).unwrap();
+        (2..=9).for_each(|number| fs::write(path.with_extension(format!("state.refused.{number}")), "").unwrap());
     };
     let gateway = refuses(spoil, "is cut short");
+    assert!(gateway.process.stderr().contains("there are 9 of them already: remove some"));
     wait_until("failures", || snapshots(&gateway, "failure") >= 2.0);
     assert_eq!((fs::read(file(&gateway)).unwrap(), snapshots(&gateway, "success")), (cut, 0.0));
     let said = gateway.process.stderr();

@@ -35,6 +35,20 @@ fn written_at(recovered: &RestoredState) -> Option<Nanos> {
 }
 
 #[test]
+fn each_unusable_file_is_kept_under_a_name_of_its_own() {
+    let scratch = Scratch::new("kept");
+    let file = StateFile { path: scratch.0.join("state"), every: Nanos::SECOND };
+    for damaged in ["first", "second", "third"] {
+        fs::write(&file.path, format!("{}{damaged}", String::from_utf8_lossy(snapshot::MARK))).unwrap();
+        assert!(matches!(RestoredState::from_file(Some(&file), None).recovery, Recovery::Refused { .. }));
+        assert!(!file.path.exists());
+    }
+    for (name, damaged) in [("state.refused", "first"), ("state.refused.2", "second"), ("state.refused.3", "third")] {
+        assert!(fs::read_to_string(scratch.0.join(name)).unwrap().ends_with(damaged), "{name}");
+    }
+}
+
+#[test]
 fn the_seed_comes_with_the_state() {
     let scratch = Scratch::new("seed");
     let file = scratch.snapshot(Nanos::ZERO);
