@@ -74,8 +74,8 @@ impl Drop for LoggingGuard {
 ///
 /// Errors: logging was set up before.
 pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingGuard, TryInitError> {
-    let (events, events_guard, events_losses) = queued(io::stderr());
-    let (access, access_guard, access_losses) = queued(io::stdout());
+    let (events, events_guard, events_losses) = queued("events", io::stderr());
+    let (access, access_guard, access_losses) = queued("access", io::stdout());
     let (chosen, wrong) = match EnvFilter::try_from_default_env() {
         Ok(chosen) => (chosen, None),
         Err(error) => (EnvFilter::new(DEFAULT_FILTER), std::env::var_os(EnvFilter::DEFAULT_ENV).map(|_| error)),
@@ -102,9 +102,9 @@ pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingG
     Ok(LoggingGuard(Some([events_guard, access_guard])))
 }
 
-fn queued(inner: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard, Losses) {
+fn queued(log: &'static str, inner: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard, Losses) {
     let failed = Arc::new(AtomicU64::new(0));
-    let writer = CountingWriter { inner, failed: Arc::clone(&failed), has_failed: false };
+    let writer = CountingWriter { log, inner, failed: Arc::clone(&failed), lost: 0 };
     let (queue, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE).finish(writer);
     let full = queue.error_counter();
     (queue, guard, Losses { full, failed })
@@ -126,13 +126,15 @@ impl Losses {
     }
 }
 
-/// Counts the lines that cannot be written, because no other code gets these errors. The next line begins on a line of its
-/// own.
+/// Counts the lines that cannot be written, and logs the first of them and the end of the failure, because no other code
+/// gets these errors. The next line begins on a line of its own.
 struct CountingWriter<W> {
+    /// The name of the log.
+    log: &'static str,
     inner: W,
     failed: Arc<AtomicU64>,
-    /// Whether the last write failed, so the log may end with a part of a line.
-    has_failed: bool,
+    /// The lines lost since a write succeeded. If there are any, the log may end with a part of a line.
+    lost: u64,
 }
 
 impl<W: Write> Write for CountingWriter<W> {
@@ -142,13 +144,24 @@ impl<W: Write> Write for CountingWriter<W> {
 
     /// Writes one line.
     fn write_all(&mut self, line: &[u8]) -> io::Result<()> {
-        let written = match self.has_failed {
-            true => self.inner.write_all(&[b"\n", line].concat()),
-            false => self.inner.write_all(line),
+        let (log, lost) = (self.log, self.lost);
+        let written = match lost {
+            0 => self.inner.write_all(line),
+            _ => self.inner.write_all(&[b"\n", line].concat()),
         };
-        self.has_failed = written.is_err();
-        if self.has_failed {
-            self.failed.fetch_add(1, Ordering::Relaxed);
+        match &written {
+            Ok(()) if lost > 0 => {
+                tracing::warn!(log, lost, "the log is written again");
+                self.lost = 0;
+            }
+            Ok(()) => {}
+            Err(error) => {
+                if lost == 0 {
+                    tracing::error!(log, %error, "the log cannot be written: lines are lost until it can be");
+                }
+                self.lost = lost.saturating_add(1);
+                self.failed.fetch_add(1, Ordering::Relaxed);
+            }
         }
         written
     }
@@ -255,13 +268,42 @@ mod tests {
     #[test]
     fn a_line_after_a_torn_one_begins_on_a_line_of_its_own() {
         let lines = Lines::default();
-        let (mut queue, guard, losses) = queued(Disk { lines: lines.clone(), writes: 0 });
+        let (mut queue, guard, losses) = queued("access", Disk { lines: lines.clone(), writes: 0 });
         for line in ["one\n", "two\n", "three\n", "four\n"] {
             queue.write_all(line.as_bytes()).unwrap();
         }
         drop(guard);
         assert_eq!(String::from_utf8_lossy(&lines.0.lock()), "one\ntw\nthree\nfour\n");
         assert_eq!(losses.total(), 1, "the torn line");
+    }
+
+    #[test]
+    fn the_first_lost_line_and_the_end_of_the_losses_are_logged() {
+        /// A disk that is full for the second and the third write.
+        struct Full(u32);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += 1;
+                if (2..=3).contains(&self.0) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let lines = Lines::default();
+        let kept = lines.clone();
+        let layer = fmt::layer().with_ansi(false).with_writer(move || kept.clone());
+        let mut writer = CountingWriter { log: "access", inner: Full(0), failed: Arc::default(), lost: 0 };
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let written = [(); 5].map(|()| writer.write_all(b"line\n").is_ok());
+            assert_eq!(written, [true, false, false, true, true]);
+        });
+        let said = String::from_utf8(lines.0.lock().clone()).unwrap();
+        let said: Vec<&str> = said.lines().collect();
+        let [lost, again] = said[..] else { panic!("{said:?}") };
+        assert!(lost.contains("ERROR") && lost.contains("the log cannot be written"), "{lost}");
+        assert!(again.contains("the log is written again log=\"access\" lost=2"), "{again}");
     }
 
     #[test]

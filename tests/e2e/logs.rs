@@ -117,6 +117,7 @@ fn access_log_lines_that_cannot_be_written_are_counted() {
     }
     wait_until("every line to be counted", || dropped(&gateway, "access") == 5.0);
     assert_eq!(dropped(&gateway, "events"), 0.0);
+    assert_eq!(events(&gateway).get("the log cannot be written: lines are lost until it can be"), Some(&1));
 }
 
 #[test]
