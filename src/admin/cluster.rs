@@ -22,11 +22,12 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         lost,
     } = cluster.report();
     let peers = peers.iter().map(|peer| {
-        let PeerReport { address, state, is_reachable, ring: seen, heard, lost } = peer;
+        let PeerReport { address, state, is_reachable, ring: seen, heard, failure, lost } = peer;
         json!({
             "address": address,
             "state": state.as_str(),
             "reachable": is_reachable,
+            "failure": failure,
             "ring": seen.map(|ring| ring.to_string()),
             "heard_seconds_ago": (*heard > Nanos::ZERO).then(|| now.saturating_sub(*heard).as_secs_f64()),
             "lost_corrections": lost,

@@ -16,6 +16,9 @@ use super::{Cluster, Peer};
 use crate::panics::failpoint;
 use crate::units::Nanos;
 
+/// How often the log repeats that a peer cannot be reached for the same reason.
+const WARN_INTERVAL: Nanos = Nanos::from_secs(60);
+
 impl Cluster {
     fn heartbeat_for(&self, to: SocketAddr) -> Heartbeat {
         self.members.lock().heartbeat_for(to)
@@ -111,26 +114,48 @@ impl Cluster {
 
 /// Keeps the control connection to `peer` open, until dropped.
 pub(super) async fn run(cluster: Arc<Cluster>, peer: Arc<Peer>) {
-    let mut was_told = None;
+    // the reason in the last log line, and the time of that line
+    let mut logged: Option<(String, Nanos)> = None;
     loop {
         let since = cluster.context.clock.now();
         match peer.connect().await {
             Ok(connection) => {
                 cluster.refusing.lock().remove(&peer.address);
-                was_told = None;
+                (logged, *peer.failure.lock()) = (None, None);
                 let session = Session::begin(connection, Arc::clone(&cluster.context.ring));
                 cluster.redirect(peer.arrived(&session));
                 cluster.talk(&peer, &session).await;
             }
             Err(failed) => {
                 let reason = failed.to_string();
-                if was_told.as_ref() != Some(&reason) {
+                *peer.failure.lock() = Some(reason.clone());
+                if is_due(logged.as_ref(), &reason, since) {
                     tracing::warn!(peer = %peer.address, reason, "cannot reach a gateway of the cluster");
-                    was_told = Some(reason);
+                    logged = Some((reason, since));
                 }
                 cluster.unreachable(&peer, &failed, since);
                 drop(timeout(HEARTBEAT_INTERVAL.to_duration(), peer.beat.notified()).await);
             }
         }
+    }
+}
+
+/// Whether a failure at `now` is worth a log line after the one that was `logged` last: the reason is another one, or the
+/// line is a minute old.
+fn is_due(logged: Option<&(String, Nanos)>, reason: &str, now: Nanos) -> bool {
+    logged.is_none_or(|(known, at)| known != reason || now.saturating_sub(*at) >= WARN_INTERVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_stays_unreachable_is_logged_once_a_minute() {
+        let logged = Some(("timed out".to_owned(), Nanos::from_secs(100)));
+        assert!(is_due(None, "timed out", Nanos::from_secs(100)));
+        assert!(!is_due(logged.as_ref(), "timed out", Nanos::from_secs(159)));
+        assert!(is_due(logged.as_ref(), "timed out", Nanos::from_secs(160)));
+        assert!(is_due(logged.as_ref(), "refused", Nanos::from_secs(101)));
     }
 }

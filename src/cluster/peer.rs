@@ -87,6 +87,8 @@ pub struct Peer {
     is_suspected: AtomicBool,
     /// The time of its last answer.
     heard: AtomicU64,
+    /// The reason why the last try to open its control connection failed; `None` after a success.
+    pub(super) failure: Mutex<Option<String>>,
     /// Corrections that were discarded because too many waited.
     pub(super) lost: AtomicU64,
 }
@@ -123,6 +125,7 @@ impl Peer {
             beat: Notify::new(),
             is_suspected: AtomicBool::new(false),
             heard: AtomicU64::new(0),
+            failure: Mutex::default(),
             lost: AtomicU64::new(0),
         })
     }

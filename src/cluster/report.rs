@@ -47,6 +47,8 @@ pub struct PeerReport {
     pub ring: Option<RingHash>,
     /// The time of its last answer.
     pub heard: Nanos,
+    /// The reason why this gateway has no connection to it, if the last try failed.
+    pub failure: Option<String>,
     /// Corrections for it that were discarded.
     pub lost: u64,
 }
@@ -65,6 +67,7 @@ impl Cluster {
                 state: peer.state,
                 is_reachable: reached.as_ref().is_some_and(|peer| peer.is_reachable()),
                 ring: peer.last_heartbeat.map(|last_heartbeat| last_heartbeat.ring),
+                failure: reached.as_ref().and_then(|peer| peer.failure.lock().clone()),
                 heard: reached.as_ref().map_or(Nanos::ZERO, |peer| peer.heard()),
                 lost: reached.as_ref().map_or(0, |peer| peer.lost()),
             }

@@ -87,6 +87,12 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
         let log = gateway.process.stdout() + &gateway.process.stderr();
         assert!(!log.contains(SECRET) && !log.contains("another secret, as long"), "{log}");
         assert_eq!(members(gateway).len(), 1);
+        // until the other one listens, the reason is another one
+        wait_until("the reason in /status", || {
+            let status = gateway.admin_get("/status").json();
+            let failure = status["cluster"]["peers"][0]["failure"].as_str().unwrap_or_default();
+            failure.contains("does not know the cluster's secret")
+        });
         still_serves(gateway, "a");
     }
 }
