@@ -22,6 +22,8 @@ use crate::units::Nanos;
 const SWEEP_PARTS: usize = 64;
 const SWEEP_TICK: Nanos = Nanos::SECOND;
 const LOOK_TICK: Nanos = Nanos::SECOND;
+/// A process that does not look for this long has stood still.
+const STANDSTILL: Nanos = Nanos::from_secs(3);
 
 /// The background work of a gateway.
 pub(super) struct Upkeep {
@@ -44,13 +46,23 @@ impl Upkeep {
         Self { gateway, reloader: Mutex::new(Some(reloader)), snapshot_writer, history, senders }
     }
 
-    /// Samples the meters, from which rates are computed, and logs steps of the wall clock.
+    /// Samples the meters, from which rates are computed, and logs steps of the wall clock and times when the process stood
+    /// still.
     async fn look(gateway: Gateway, history: Arc<History>) {
         let mut ticks = interval(LOOK_TICK.to_duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut known = gateway.clock.wall_offset();
+        let (mut known, mut looked) = (gateway.clock.wall_offset(), gateway.clock.now());
         loop {
             ticks.tick().await;
+            let now = gateway.clock.now();
+            let gap = now.saturating_sub(looked);
+            if gap > STANDSTILL {
+                tracing::warn!(
+                    seconds = gap.as_secs_f64(),
+                    "this gateway stood still: the process or the machine was stopped, or got no processor"
+                );
+            }
+            looked = now;
             let offset = gateway.clock.wall_offset();
             if offset != known {
                 let seconds = offset.minus(known).as_secs_f64();
@@ -58,7 +70,7 @@ impl Upkeep {
                 known = offset;
             }
             let active = gateway.active.load_full();
-            history.take_sample(&active.meters, &active.ruleset, gateway.clock.now());
+            history.take_sample(&active.meters, &active.ruleset, now);
         }
     }
 

@@ -262,6 +262,20 @@ fn idle_admin_connections_shut_out_neither_clients_nor_scrapes() {
 }
 
 #[test]
+fn a_gateway_that_was_stopped_says_for_how_long_it_stood_still() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    gateway.process.signal("STOP");
+    wait_for_time(now() + Duration::from_secs(4));
+    gateway.process.signal("CONT");
+    wait_until("the warning", || gateway.process.stderr().contains("this gateway stood still"));
+    let log = gateway.process.stderr();
+    let line = log.lines().find(|line| line.contains("this gateway stood still")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert!(line["seconds"].as_f64().unwrap() >= 4.0, "{line}");
+}
+
+#[test]
 fn a_server_thread_that_panics_ends_the_process_as_failed() {
     let (folder, points) = (Folder::new(), Folder::new());
     let addresses = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
