@@ -78,6 +78,10 @@ async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<Up
             "the upstream has reached its `max_requests`: the request is answered with 503"
         );
         active.meters.upstream_full(&upstream.name);
+        if passed {
+            // the response tells the client what is left after the refund
+            context.refund_as_failed(context.gateway.clock.now());
+        }
         return Err(Answer::UpstreamFull);
     }
     if passed {

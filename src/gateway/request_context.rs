@@ -217,10 +217,11 @@ impl RequestContext {
         self.active.meters.refunded(self.plan, self.taken().map(|(charge, _)| charge));
     }
 
-    /// Refunds the charges of a request that is admitted and fails all the same.
+    /// Refunds the charges of a request that is admitted and fails all the same. The verdict has the headroom after that.
     pub fn refund_as_failed(&mut self, now: Nanos) {
         self.refund_all(now);
         self.admission = Admission::None;
+        self.verdict.refund(&self.charges);
     }
 
     /// Refunds the charges of a request that is denied after all, except those of limits that count denials.

@@ -154,7 +154,7 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
             fields.push_number("retry-after", time.secs_ceil());
         }
     }
-    if matches!(answer, Answer::DirectoryUnavailable | Answer::StoreUnavailable) {
+    if matches!(answer, Answer::DirectoryUnavailable | Answer::StoreUnavailable | Answer::UpstreamFull) {
         fields.push("retry-after", "1");
     }
     if let Answer::MethodNotAllowed { allow } = answer {

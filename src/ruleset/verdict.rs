@@ -204,6 +204,15 @@ impl Verdict {
         charges.iter().zip(&self.standings).filter(took)
     }
 
+    /// Adds what the admitted request took by its `charges` to the headroom, because these are refunded.
+    pub fn refund(&mut self, charges: &[Charge]) {
+        for (charge, standing) in charges.iter().zip(&mut self.standings) {
+            if charge.enforcement.takes(standing.decision) {
+                standing.headroom = standing.headroom.after_refund(charge.cost, standing.policy);
+            }
+        }
+    }
+
     /// Whether the request may not pass.
     pub const fn is_denied(&self) -> bool {
         matches!(self.outcome, Outcome::Deny(_))

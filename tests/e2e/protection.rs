@@ -83,6 +83,22 @@ fn requests_over_the_cap_of_an_upstream_are_answered_503() {
 }
 
 #[test]
+fn an_answer_for_a_full_upstream_tells_the_refunded_quota_and_when_to_retry() {
+    let origin = Origin::start();
+    let limit = "limits: { guard: { key: all, algorithm: fixed_window, limit: 2, window: 1d } }\n";
+    let gateway = Gateway::start(&format!("{}{limit}{ALL_GUARDED}", origin.upstream_with("max_requests: 1")));
+    let mut first = gateway.client();
+    first.send_request("GET", "/stall", &[]);
+    origin.wait_for_count(1);
+    for _ in 0..3 {
+        let refused = gateway.get("/", &[]);
+        assert_eq!((refused.status, refused.field("retry-after")), (503, Some("1")));
+        assert_eq!(refused.number("x-ratelimit-remaining"), Some(1), "the charge is refunded: {refused:?}");
+        assert!(refused.field("ratelimit").unwrap().starts_with("\"guard\";r=1;t="), "{refused:?}");
+    }
+}
+
+#[test]
 fn requests_wait_in_turn_for_room_at_an_upstream() {
     let (release, held) = mpsc::channel::<()>();
     let held = parking_lot::Mutex::new(held);
