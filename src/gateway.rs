@@ -300,13 +300,13 @@ impl Exchange for RequestContext {
 
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {
         failpoint("response_head");
-        attempts::record_response(self, response.status);
+        let now = attempts::record_response(self, response.status);
         self.status = Some(response.status);
         if let Some(cost_meter) = &mut self.cost_meter {
             let method = self.method.as_ref().map_or("", http::Method::as_str);
             cost_meter.response_head(&self.active.ruleset, method, response);
         }
-        Ok(forward::response(response, self))
+        Ok(forward::response(response, self, now))
     }
 
     fn response_body(&mut self, part: &[u8], is_last: bool) {

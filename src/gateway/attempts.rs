@@ -134,14 +134,15 @@ pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError)
     }
 }
 
-/// Notes that the upstream has sent the head of the response.
-pub(super) fn record_response(context: &mut RequestContext, status: u16) {
+/// Notes that the upstream has sent the head of the response, and returns the present time.
+pub(super) fn record_response(context: &mut RequestContext, status: u16) -> Nanos {
     record_result(context, status < 500);
     let now = context.gateway.clock.now();
     context.upstream_answered = true;
     if let Some(upstream) = context.upstream() {
         context.active.meters.observe_upstream(upstream, now.saturating_sub(context.chosen_at));
     }
+    now
 }
 
 /// Logs that a request failed for good; a failure before the response counts against the node, unless the node only closes

@@ -19,6 +19,8 @@ pub struct CostMeter {
     pub(super) request_bytes: u64,
     /// The bytes of the part of the request's body that a limit delays.
     pub(super) delayed_bytes: u64,
+    /// When the last part of the request's body was charged; 0 if none was.
+    pub(super) body_charged_at: Nanos,
     response_bytes: u64,
     /// Whether the request is on its way to the upstream.
     is_forwarded: bool,

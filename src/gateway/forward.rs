@@ -9,6 +9,7 @@ use crate::gateway::trace::{self, Trace};
 use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::upstream::OutgoingRequest;
 use crate::ruleset::matcher::{HeaderEdits, Route};
+use crate::units::Nanos;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
@@ -125,10 +126,10 @@ pub fn marks(context: &RequestContext) -> impl Iterator<Item = (&HeaderName, Str
     })
 }
 
-/// The fields of the response to the client.
-pub fn response(response: &ResponseHead, context: &RequestContext) -> Fields {
+/// The fields of the response to the client; the upstream's `response` came at `now`.
+pub fn response(response: &ResponseHead, context: &RequestContext, now: Nanos) -> Fields {
     let received = &response.fields;
-    let limits = respond::limit_fields(context, received);
+    let limits = respond::limit_fields(context, received, now);
     let edits = context.matched_route().map(|route| &route.response_headers).filter(|edits| !edits.is_empty());
     let is_replaced = |name: &[u8]| limits.as_ref().is_some_and(|limits| limits.replaces(name));
     let mut fields = Fields::with_capacity(received.len() + ADDED_FIELDS, received.as_bytes().len() + ADDED_BYTES);
@@ -137,7 +138,7 @@ pub fn response(response: &ResponseHead, context: &RequestContext) -> Fields {
     }
     let first_own = fields.len();
     if let Some(limits) = limits {
-        limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
+        limits.add_to(&mut fields);
     }
     respond::cors::add_exposed(&mut fields, first_own, received, context);
     fields.push("via", via(response.version));

@@ -169,6 +169,9 @@ fn apply_charges(
     charged: &AllCharged,
     at: Nanos,
 ) -> Result<Nanos, Answer> {
+    if let Some(cost_meter) = &mut context.cost_meter {
+        cost_meter.body_charged_at = at;
+    }
     count_denials(context, measurement_indices, charges, charged)?;
     let mut longest = Nanos::ZERO;
     let Some(cost_meter) = &mut context.cost_meter else { return Ok(longest) };

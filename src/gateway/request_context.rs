@@ -232,6 +232,12 @@ impl RequestContext {
         }
     }
 
+    /// The time as of which the verdict has its numbers: that of the charge, or of the last charge for a part of the body.
+    pub fn measured_at(&self) -> Nanos {
+        let body = self.cost_meter.as_ref().map_or(Nanos::ZERO, |meter| meter.body_charged_at);
+        body.max(self.charged_at)
+    }
+
     /// The time at which the key of a charge was going to be full again, as known right after the charge.
     pub fn full_at(&self, standing: &Standing) -> Nanos {
         self.charged_at.saturating_add(standing.headroom.until_full)

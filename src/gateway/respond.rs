@@ -4,7 +4,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::algorithm::Denial;
 use crate::fields::Fields;
-use crate::gateway::request_context::RequestContext;
+use crate::gateway::request_context::{Admission, RequestContext};
 use crate::http::service::Response;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
@@ -49,16 +49,21 @@ pub fn without_context(answer: &Answer) -> Response {
     response(answer, None, &Fields::default())
 }
 
-/// The fields that tell the client its limits, for a response of an upstream with the fields `upstream_fields`.
-pub fn limit_fields<'c>(context: &'c RequestContext, upstream_fields: &Fields) -> Option<LimitFields<'c>> {
-    LimitFields::new(&context.active.ruleset, &context.verdict, Some(upstream_fields))
+/// The fields that tell the client its limits, for a response of an upstream that came at `now` with `upstream_fields`.
+pub fn limit_fields<'c>(context: &'c RequestContext, upstream_fields: &Fields, now: Nanos) -> Option<LimitFields<'c>> {
+    LimitFields::new(context, Some(upstream_fields), now)
 }
 
 /// The fields that tell the client its limits, for a request that another proxy forwards.
 pub fn admitted_fields(context: &RequestContext) -> Fields {
     let mut fields = Fields::default();
-    if let Some(limits) = limit_fields(context, &Fields::default()) {
-        limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
+    let now = match context.admission {
+        // it may have waited for its turn
+        Admission::Passed { at } => at,
+        _ => context.measured_at(),
+    };
+    if let Some(limits) = LimitFields::new(context, None, now) {
+        limits.add_to(&mut fields);
     }
     fields
 }
@@ -142,11 +147,14 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
     let mut fields = Fields::with_capacity(OWN_FIELDS, OWN_BYTES);
     fields.push("cache-control", "no-store");
     if let Some(context) = context {
+        // a denial follows the charge at once, so that it costs no look at the clock
+        let is_at_once = *answer == Answer::Limited || context.charges.is_empty();
+        let now = if is_at_once { context.measured_at() } else { context.gateway.clock.now() };
         // the headroom of a limit that could not be checked, or whose charge is refunded, is unknown
         if !matches!(answer, Answer::StoreUnavailable | Answer::KeyElsewhere(_))
-            && let Some(limits) = LimitFields::new(&context.active.ruleset, &context.verdict, None)
+            && let Some(limits) = LimitFields::new(context, None, now)
         {
-            limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
+            limits.add_to(&mut fields);
         }
         if *answer == Answer::Limited
             && let Some(time) = spread_retry_after(context)

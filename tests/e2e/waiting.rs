@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::support::client::request;
-use crate::support::gateway::limited;
-use crate::support::{Client, Gateway, Origin, now, pattern, together, wait_until};
+use crate::support::gateway::{ALL_GUARDED, limited};
+use crate::support::origin::by_path;
+use crate::support::{Client, Gateway, Origin, Response, now, pattern, together, wait_until};
 
 /// A limit of one token every `every`; early requests wait, at most `max_wait`.
 fn paced(origin: &Origin, every: &str, max_wait: &str, more: &str) -> Gateway {
@@ -314,4 +315,41 @@ fn a_request_that_waits_is_in_flight_when_the_gateway_stops() {
     gateway.process.signal("TERM");
     assert_eq!(waits.receive().status, 200);
     assert_eq!(gateway.process.wait().code(), Some(0));
+}
+
+/// The times until a reset that a response tells: `t` of `RateLimit`, and in the two other dialects.
+fn resets(response: &Response) -> [u64; 3] {
+    let (_, t) = response.field("ratelimit").unwrap().rsplit_once(";t=").unwrap();
+    [Some(t.parse().unwrap()), response.number("x-ratelimit-reset"), response.number("ratelimit-reset")]
+        .map(Option::unwrap)
+}
+
+#[test]
+fn the_time_until_a_reset_is_told_as_of_the_response() {
+    let origin = Origin::with(|exchange| {
+        if exchange.path() == "/slow" {
+            let began = now();
+            wait_until("a second and a half", || began.elapsed() > Duration::from_millis(1500));
+        }
+        by_path(exchange)
+    });
+    let upstream = origin.upstream_with("timeouts: { first_byte: 3s }");
+    let of = |limit: &str| {
+        let limit =
+            format!("limits: {{ guard: {{ key: {{ header: x-key }}, {limit} }} }}\nheaders: {{ ietf_06: true }}\n");
+        Gateway::start(&format!("{upstream}{limit}{ALL_GUARDED}"))
+    };
+    let gateway = of("algorithm: quota_reset, limit: 5, window: 1m");
+    let slow = resets(&gateway.get("/slow", &[("x-key", "slow")]));
+    let failed = gateway.get("/stall", &[("x-key", "failed")]);
+    assert_eq!(failed.status, 504);
+    assert!(slow.iter().all(|seconds| *seconds <= 59), "{slow:?}");
+    assert!(resets(&failed).iter().all(|seconds| *seconds <= 57), "{failed:?}");
+
+    let queue = "algorithm: leaky_queue, rate: 1/2s, capacity: 1, over_limit: { delay: { max_wait: 2s } }";
+    let gateway = of(queue);
+    let [first, delayed] = ["/", "/"].map(|target| gateway.get(target, &[("x-key", "a")]));
+    for response in [first, delayed] {
+        assert!(resets(&response).iter().all(|seconds| (1..=2).contains(seconds)), "{response:?}");
+    }
 }

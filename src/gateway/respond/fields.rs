@@ -10,8 +10,9 @@ use sfv::{BareItem, ListEntry, Parser};
 
 use crate::algorithm::{Decision, Denial};
 use crate::fields::Fields;
-use crate::ruleset::verdict::{LimitWarning, Standing, Verdict};
-use crate::ruleset::{Limit, RateLimitHeaders, ResetFormat, Ruleset};
+use crate::gateway::request_context::RequestContext;
+use crate::ruleset::verdict::{LimitWarning, Standing};
+use crate::ruleset::{Limit, RateLimitHeaders, ResetFormat};
 use crate::units::Nanos;
 
 const POLICY: &str = "ratelimit-policy";
@@ -46,10 +47,12 @@ fn is_x_ratelimit(name: &[u8]) -> bool {
     [LIMIT, REMAINING, RESET].iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
 }
 
-/// The fields that tell a client its limits, by one verdict. All numbers are as of the charge.
+/// The fields that tell a client its limits, by one verdict. The remaining tokens are as of the charge, the times until more of
+/// them come are as of the response.
 pub struct LimitFields<'v> {
-    ruleset: &'v Ruleset,
-    verdict: &'v Verdict,
+    context: &'v RequestContext,
+    /// The time of the response.
+    now: Nanos,
     tightest: &'v Standing,
     ietf: bool,
     ietf_06: bool,
@@ -57,11 +60,11 @@ pub struct LimitFields<'v> {
 }
 
 impl<'v> LimitFields<'v> {
-    /// The fields for `verdict`; `None` if no limit applied that clients are told about. `upstream_fields` are those that an
-    /// upstream sent: they stay if they are tighter.
-    pub(super) fn new(ruleset: &'v Ruleset, verdict: &'v Verdict, upstream_fields: Option<&Fields>) -> Option<Self> {
-        let tightest = verdict.client_standing()?;
-        let RateLimitHeaders { ietf, ietf_06, x_ratelimit, .. } = ruleset.dialects;
+    /// The fields of a response at `now`; `None` if no limit applied that clients are told about. `upstream_fields` are those
+    /// that an upstream sent: they stay if they are tighter.
+    pub(super) fn new(context: &'v RequestContext, upstream_fields: Option<&Fields>, now: Nanos) -> Option<Self> {
+        let tightest = context.verdict.client_standing()?;
+        let RateLimitHeaders { ietf, ietf_06, x_ratelimit, .. } = context.active.ruleset.dialects;
         let remaining = remaining(tightest);
         let is_tighter = |r: Option<u64>| r.is_some_and(|r| r < remaining);
         let ietf = ietf && !is_tighter(upstream_fields.and_then(upstream_remaining));
@@ -69,7 +72,7 @@ impl<'v> LimitFields<'v> {
             ietf_06 && !is_tighter(upstream_fields.and_then(|upstream_fields| number(upstream_fields, REMAINING_06)));
         let x_ratelimit = x_ratelimit
             .filter(|_| !is_tighter(upstream_fields.and_then(|upstream_fields| number(upstream_fields, REMAINING))));
-        Some(Self { ruleset, verdict, tightest, ietf, ietf_06, x_ratelimit })
+        Some(Self { context, now, tightest, ietf, ietf_06, x_ratelimit })
     }
 
     /// Whether the gateway's fields replace an upstream's field with this name.
@@ -79,13 +82,17 @@ impl<'v> LimitFields<'v> {
             || (self.x_ratelimit.is_some() && is_x_ratelimit(name))
     }
 
-    /// Adds the fields to `fields`. The request was charged at `charged_at` on the wall clock.
-    pub fn add_to(&self, fields: &mut Fields, charged_at: Nanos) {
-        if self.ietf && self.verdict.standings.iter().any(|standing| standing.visible) {
+    /// Adds the fields to `fields`.
+    pub fn add_to(&self, fields: &mut Fields) {
+        let RequestContext { verdict, active, gateway, .. } = self.context;
+        let age = self.now.saturating_sub(self.context.measured_at());
+        if self.ietf && verdict.standings.iter().any(|standing| standing.visible) {
             fields.push_with(POLICY, LISTED, |value| self.write_list(value, write_policy));
-            fields.push_with(RATELIMIT, LISTED, |value| self.write_list(value, write_standing));
+            fields.push_with(RATELIMIT, LISTED, |value| {
+                self.write_list(value, |value, _, standing| write_standing(value, standing, age));
+            });
         }
-        let until_full = until_full(self.tightest);
+        let until_full = left(until_full(self.tightest), age, self.tightest);
         if self.ietf_06 {
             fields.push_number(LIMIT_06, self.tightest.policy.quota.min(LARGEST));
             fields.push_number(REMAINING_06, remaining(self.tightest).min(LARGEST));
@@ -94,29 +101,35 @@ impl<'v> LimitFields<'v> {
         if let Some(reset) = self.x_ratelimit {
             let reset = match reset {
                 ResetFormat::Delta => until_full.secs_ceil(),
-                ResetFormat::Epoch => charged_at.saturating_add(until_full).secs_ceil(),
+                ResetFormat::Epoch => gateway.clock.wall_at(self.now).saturating_add(until_full).secs_ceil(),
             };
             fields.push_number(LIMIT, self.tightest.policy.quota);
             fields.push_number(REMAINING, remaining(self.tightest));
             fields.push_number(RESET, reset);
         }
-        let mut warnings = self.verdict.warnings(self.ruleset).peekable();
+        let mut warnings = verdict.warnings(&active.ruleset).peekable();
         if warnings.peek().is_some() {
             fields.push_with(WARNING, LISTED, |value| write_warnings(value, warnings));
         }
     }
 
-    fn write_list(&self, value: &mut Vec<u8>, write_parameters: fn(&mut Vec<u8>, &Limit, &Standing)) {
-        let visible = self.verdict.standings.iter().filter(|standing| standing.visible);
+    fn write_list(&self, value: &mut Vec<u8>, write_parameters: impl Fn(&mut Vec<u8>, &Limit, &Standing)) {
+        let visible = self.context.verdict.standings.iter().filter(|standing| standing.visible);
         for (position, standing) in visible.enumerate() {
             if position > 0 {
                 value.extend_from_slice(b", ");
             }
-            let limit = &self.ruleset.limits[standing.limit.0];
+            let limit = &self.context.active.ruleset.limits[standing.limit.0];
             write_string(value, &limit.name);
             write_parameters(value, limit, standing);
         }
     }
+}
+
+/// What is left of `time` when the numbers of `standing` are `age` old: not nothing as long as no token is known to have come.
+fn left(time: Nanos, age: Nanos, standing: &Standing) -> Nanos {
+    let least = if remaining(standing) == 0 { time.min(Nanos::new(1)) } else { Nanos::ZERO };
+    time.saturating_sub(age).max(least)
 }
 
 /// A string of a structured field (RFC 9651, section 4.1.6). Names of limits and units hold nothing that has to be escaped.
@@ -155,12 +168,13 @@ fn write_policy(value: &mut Vec<u8>, limit: &Limit, standing: &Standing) {
     }
 }
 
-/// `;r=3;t=1`: t is the time until more than r tokens are available.
-fn write_standing(value: &mut Vec<u8>, _: &Limit, standing: &Standing) {
+/// `;r=3;t=1`: t is the time until more than r tokens are available, if the numbers of `standing` are `age` old.
+fn write_standing(value: &mut Vec<u8>, standing: &Standing, age: Nanos) {
     let until_more = match standing.decision {
         Decision::Deny(Denial::Later { retry_after }) => retry_after.max(standing.headroom.until_more),
         _ => standing.headroom.until_more,
     };
+    let until_more = left(until_more, age, standing);
     write_parameter(value, b";r=", remaining(standing));
     if until_more > Nanos::ZERO {
         write_parameter(value, b";t=", until_more.secs_ceil());
@@ -198,4 +212,31 @@ fn upstream_remaining(upstream_fields: &Fields) -> Option<u64> {
         ListEntry::InnerList(_) => None,
     });
     rs.filter_map(|r| u64::try_from(r).ok()).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Headroom, Policy};
+    use crate::ruleset::LimitId;
+
+    #[test]
+    fn the_time_until_more_is_left_shrinks_with_the_age_of_the_numbers() {
+        let standing = |remaining, until_more| Standing {
+            limit: LimitId(0),
+            enforces: true,
+            visible: true,
+            decision: Decision::ADMIT,
+            policy: Policy { quota: 5, window: None },
+            headroom: Headroom { remaining, until_more, until_full: until_more, measured_rate: None },
+        };
+        let written = |remaining, until_more, age| {
+            let mut value = Vec::new();
+            let standing = standing(Some(remaining), Nanos::from_secs(until_more));
+            write_standing(&mut value, &standing, Nanos::from_secs(age));
+            String::from_utf8(value).unwrap()
+        };
+        assert_eq!([written(3, 8, 0), written(3, 8, 6), written(3, 8, 9)], [";r=3;t=8", ";r=3;t=2", ";r=3"]);
+        assert_eq!([written(0, 6, 5), written(0, 6, 7), written(0, 0, 7)], [";r=0;t=1", ";r=0;t=1", ";r=0"]);
+    }
 }
