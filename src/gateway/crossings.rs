@@ -1,4 +1,4 @@
-//! Notifies the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark, window and plan.
+//! Notifies the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark, window, plan and quota.
 //!
 //! The gateway remembers the last notification of each of many keys, in bounded memory. It sends a forgotten one again, with
 //! the same identity, by which receivers recognize it. No request waits here: a notification that the queue has no room for
@@ -32,8 +32,8 @@ const SHORTEST: Nanos = Nanos::from_secs(60);
 /// The event that a key has reached a mark.
 #[derive(Clone, PartialEq)]
 pub struct Crossing {
-    /// The limit, the key, the mark, the window and the plan, which identify the notification. Secret, because the key may
-    /// be.
+    /// The limit, the key, the mark, the window, the plan and the quota, which identify the notification. Secret, because the
+    /// key may be.
     pub identity: Vec<u8>,
     /// The time of the event, by the wall clock.
     pub at: Nanos,
@@ -57,8 +57,8 @@ pub struct Crossing {
 
 /// The last notification of each key, and the queue of crossings to notify of.
 pub struct Crossings {
-    /// By the key and a hash of the plan's name: a key that another plan gives a larger quota reaches the same marks again.
-    notified: OnceLock<Cache<(LimitKey, Option<u64>), Notified>>,
+    /// By the key and a hash of the plan's name and the quota: a key that is given a larger quota reaches the same marks again.
+    notified: OnceLock<Cache<(LimitKey, u64), Notified>>,
     waiting: Sender<Crossing>,
     lost: AtomicUsize,
 }
@@ -90,7 +90,7 @@ impl Crossings {
     }
 
     /// Whether there was no such notification of the key yet; this call notes it.
-    fn insert_if_new(&self, key: (LimitKey, Option<u64>), now: Notified) -> bool {
+    fn insert_if_new(&self, key: (LimitKey, u64), now: Notified) -> bool {
         let notified = self.notified.get_or_init(|| Cache::new(REMEMBERED));
         let is_new = notified.get(&key).is_none_or(|last| last.window != now.window || last.mark < now.mark);
         if is_new {
@@ -144,20 +144,21 @@ pub(super) fn notify_reached<'v>(
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
         let plan = plan(limit).and_then(|plan| ruleset.plans.get(plan.0));
         // the number of a plan is another one after a reload that lists plans in another order
-        let hash = plan.map(|plan| BuildHasherDefault::<DefaultHasher>::default().hash_one(plan));
+        let quota = standing.policy.quota;
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((plan, quota));
         if !gateway.crossings.insert_if_new((bucket(limit, charge), hash), Notified { window, mark }) {
             continue;
         }
         let values = |part: &KeyPart| value(position, part);
         let shared = shared_because(active, limit, charge, values);
         gateway.crossings.notify(Crossing {
-            identity: identity(limit, plan, (shared, values), (mark, window)),
+            identity: identity(limit, plan, (shared, values), (mark, window, quota)),
             at,
             subject: subject(active, limit, charge, values),
             plan: plan.cloned(),
             mark,
             used: standing.used_percent(),
-            quota: standing.policy.quota,
+            quota,
             remaining: standing.headroom.remaining.unwrap_or(0),
             window: standing.policy.window,
             full_at,
@@ -182,9 +183,9 @@ fn identity<'v>(
     limit: &Limit,
     plan: Option<&String>,
     (shared, value): (Option<KeyFault<'_>>, impl Fn(&KeyPart) -> Option<Value<'v>>),
-    (mark, window): (u8, u64),
+    (mark, window, quota): (u8, u64, u64),
 ) -> Vec<u8> {
-    let mut identity = window.to_le_bytes().to_vec();
+    let mut identity = [window, quota].map(u64::to_le_bytes).concat();
     identity.push(mark);
     let text = |value: Value<'v>| match value {
         Value::Bytes(bytes) => bytes.into_owned(),
@@ -216,12 +217,12 @@ mod tests {
         let (crossings, _receiver) = Crossings::new();
         let is_new_on =
             |key, plan, window, mark| crossings.insert_if_new((LimitKey(key), plan), Notified { window, mark });
-        let is_new = |key, window, mark| is_new_on(key, None, window, mark);
+        let is_new = |key, window, mark| is_new_on(key, 0, window, mark);
         assert_eq!([is_new(1, 7, 80), is_new(1, 7, 80), is_new(2, 7, 80)], [true, false, true]);
         assert_eq!([is_new(1, 7, 95), is_new(1, 7, 80), is_new(1, 7, 95)], [true, false, false]);
         assert_eq!([is_new(1, 8, 80), is_new(1, 8, 80)], [true, false]);
-        let on_plan = || is_new_on(1, Some(1), 8, 80);
-        assert_eq!([on_plan(), on_plan(), is_new(1, 8, 80)], [true, false, false], "the customer has another plan now");
+        let on_plan = || is_new_on(1, 1, 8, 80);
+        assert_eq!([on_plan(), on_plan(), is_new(1, 8, 80)], [true, false, false], "another plan or quota holds now");
     }
 
     #[test]

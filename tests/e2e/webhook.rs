@@ -197,6 +197,33 @@ plans: [free, pro]\n"
     assert_eq!(told, ["free", "pro"]);
 }
 
+/// A limit of a day's window in place of the one that refills.
+fn daily(config: &str, limit: &str) -> String {
+    config.replace("algorithm: gcra, rate: 1/50h, burst: 20", &format!("algorithm: fixed_window, window: 1d, {limit}"))
+}
+
+#[test]
+fn a_larger_quota_has_its_marks_told_anew() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let config = config(&origin, receiver.address, "");
+    let gateway = Gateway::start_with(&daily(&config, "limit: 10"), &[("secret", SECRET)], &[]);
+    let ask = |count| {
+        let mut client = gateway.client();
+        (0..count).for_each(|_| drop(client.round_trip("GET", "/", &[("x-account", "acme")])));
+    };
+    ask(8);
+    ended(&gateway, "delivered", 1.0);
+    gateway.rewrite(&daily(&config, "limit: 100"));
+    assert_eq!(gateway.reload().status, 200);
+    ask(100);
+    ended(&gateway, "delivered", 3.0);
+    let seen = receiver.received();
+    let messages: Vec<_> =
+        seen.iter().map(|seen| (body(seen)["data"]["quota"].as_u64(), told(seen, SECRET).1)).collect();
+    assert_eq!(messages, [(Some(10), 80), (Some(100), 80), (Some(100), 95)]);
+    assert_eq!(seen.iter().map(|seen| field(seen, "webhook-id")).collect::<BTreeSet<_>>().len(), 3);
+}
+
 #[test]
 fn the_bucket_of_requests_without_a_key_names_no_customer() {
     let (origin, receiver) = (Origin::start(), Origin::start());
