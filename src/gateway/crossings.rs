@@ -1,4 +1,5 @@
-//! Notifies the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark, window, plan and quota.
+//! Notifies the operators' webhook of keys that have reached a mark of `warn_at`, or that a limit denies before they reach one:
+//! once for each mark, window, plan and quota.
 //!
 //! The gateway remembers the last notification of each of many keys, in bounded memory. It sends a forgotten one again, with
 //! the same identity, by which receivers recognize it. No request waits here: a notification that the queue has no room for
@@ -11,13 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use quick_cache::sync::Cache;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::algorithm::AlgorithmName;
+use crate::algorithm::{AlgorithmName, Decision, Denial};
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, shared_because, subject};
 use crate::ruleset::key::{KeyFault, KeyPart, Value};
 use crate::ruleset::limit::Limit;
-use crate::ruleset::verdict::Standing;
+use crate::ruleset::verdict::{Standing, Verdict};
 use crate::ruleset::{PlanId, Ruleset};
 use crate::telemetry::offenders::LimitedKey;
 use crate::units::{LimitKey, Nanos};
@@ -112,22 +113,39 @@ pub(super) fn has_notification(context: &RequestContext) -> bool {
     ruleset.webhook.is_some() && reached(context, ruleset).next().is_some()
 }
 
-/// The charges of an admitted request whose keys have reached a mark: each with its position, its limit, its standing and the
-/// mark.
-fn reached<'c>(
-    context: &'c RequestContext,
-    ruleset: &'c Ruleset,
-) -> impl Iterator<Item = (usize, &'c Limit, &'c Standing, &'c Charge, u8)> {
-    let pairs = context.verdict.standings.iter().zip(&context.charges).filter(|_| !context.verdict.is_denied());
+/// A charge whose key has reached a mark.
+struct Reached<'c> {
+    position: usize,
+    charge: &'c Charge,
+    limit: &'c Limit,
+    standing: &'c Standing,
+    used: u8,
+    mark: u8,
+}
+
+/// The charges of a request whose keys have reached a mark.
+fn reached<'c>(context: &'c RequestContext, ruleset: &'c Ruleset) -> impl Iterator<Item = Reached<'c>> {
+    let pairs = context.verdict.standings.iter().zip(&context.charges);
     pairs.enumerate().filter_map(|(position, (standing, charge))| {
-        let limit = ruleset.limits.get(standing.limit.0).filter(|limit| limit.acts())?;
-        let mark = limit.mark_at(standing.used_percent())?;
-        Some((position, limit, standing, charge, mark))
+        let limit = ruleset.limits.get(standing.limit.0).filter(|limit| limit.acts() && !limit.warn_at.is_empty())?;
+        let used = used_percent(&context.verdict, standing)?;
+        Some(Reached { position, charge, limit, standing, used, mark: limit.mark_at(used)? })
     })
 }
 
-/// Notifies the webhook of the keys that the request has brought to a mark. `value` gives the values for the parts of the
-/// key of the charge at a position, and `plan` the plan by which a limit goes.
+/// The share of the quota that counts as used, in percent. For a key that has less left than a request asks for, that is all
+/// of it; not for a request that no quota of this size admits, nor for a key that is banned. `None` for the limits that
+/// admit a denied request.
+fn used_percent(verdict: &Verdict, standing: &Standing) -> Option<u8> {
+    match standing.decision {
+        _ if !verdict.is_denied() => Some(standing.used_percent()),
+        Decision::Deny(Denial::Later { .. } | Denial::Busy) if standing.enforces && !verdict.banned => Some(100),
+        _ => None,
+    }
+}
+
+/// Notifies the webhook of the keys that the request has brought to a mark, unless it has been notified before. `value` gives
+/// the values for the parts of the key of the charge at a position, and `plan` the plan by which a limit goes.
 pub(super) fn notify_reached<'v>(
     context: &RequestContext,
     value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>,
@@ -139,7 +157,7 @@ pub(super) fn notify_reached<'v>(
         return;
     }
     let at = gateway.clock.wall_at(context.charged_at);
-    for (position, limit, standing, charge, mark) in reached(context, ruleset) {
+    for Reached { position, charge, limit, standing, used, mark } in reached(context, ruleset) {
         let full_at = at.saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
         let plan = plan(limit).and_then(|plan| ruleset.plans.get(plan.0));
@@ -157,7 +175,7 @@ pub(super) fn notify_reached<'v>(
             subject: subject(active, limit, charge, values),
             plan: plan.cloned(),
             mark,
-            used: standing.used_percent(),
+            used,
             quota,
             remaining: standing.headroom.remaining.unwrap_or(0),
             window: standing.policy.window,

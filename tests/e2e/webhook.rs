@@ -225,6 +225,27 @@ fn a_larger_quota_has_its_marks_told_anew() {
 }
 
 #[test]
+fn a_denial_is_told_once_if_the_cost_jumps_past_the_marks() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let limit = "limit: 100, cost: { header: x-cost, max: 150 }";
+    let config = daily(&config(&origin, receiver.address, ""), limit);
+    let gateway = Gateway::start_with(&config, &[("secret", SECRET)], &[]);
+    let ask = |key: &str, cost: &str| gateway.get("/", &[("x-account", key), ("x-cost", cost)]).status;
+    assert_eq!([ask("acme", "60"), ask("acme", "45"), ask("acme", "45"), ask("acme", "38")], [200, 429, 429, 200]);
+    assert_eq!(ask("globex", "150"), 429, "no quota of this size could admit it");
+    assert_eq!([ask("initech", "80"), ask("initech", "21"), ask("initech", "21")], [200, 429, 429]);
+    ended(&gateway, "delivered", 3.0);
+    let seen = receiver.received();
+    let messages: Vec<_> = seen.iter().map(|seen| told(seen, SECRET)).collect();
+    assert_eq!(messages, [("acme", 95), ("initech", 80), ("initech", 95)].map(|(key, mark)| (key.to_owned(), mark)));
+    let numbers = seen.iter().map(|seen| {
+        let data = &body(seen)["data"];
+        [&data["used_percent"], &data["quota"], &data["remaining"]].map(|number| number.as_u64().unwrap())
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [[100, 100, 40], [80, 100, 20], [100, 100, 20]]);
+}
+
+#[test]
 fn the_bucket_of_requests_without_a_key_names_no_customer() {
     let (origin, receiver) = (Origin::start(), Origin::start());
     for (part, lacking) in
