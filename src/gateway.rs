@@ -237,7 +237,7 @@ impl Exchange for RequestContext {
         let upstream = self.upstream().and_then(|upstream| ruleset.upstreams.get(upstream.0));
         let timeouts = upstream.map(|upstream| upstream.timeouts).unwrap_or_default();
         // in a gRPC call either side may be silent for a while
-        let converses = self.is_grpc && upstream.is_some_and(|upstream| upstream.http2);
+        let converses = self.grpc_type.is_some() && upstream.is_some_and(|upstream| upstream.http2);
         Timing {
             connect: timeouts.connect,
             first_byte: timeouts.first_byte,

@@ -67,7 +67,7 @@ pub async fn admit(
     }
     let is_proxied = context.serves == ListenerService::Proxy;
     // other proxies expect the result as an HTTP status, also for gRPC requests
-    context.is_grpc = is_proxied && respond::is_grpc(&request.fields);
+    context.grpc_type = if is_proxied { respond::grpc_type(&request.fields) } else { None };
     context.cors = AllowedOrigin::of(ruleset, &request.fields);
     let head = head_of(request, sender);
     let target = match read_target(&head, ruleset, sender.tls_info) {

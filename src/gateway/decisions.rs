@@ -11,7 +11,7 @@ pub(super) use forward_auth::with_denied_status;
 
 use crate::gateway::admit::{self, RequestSender};
 use crate::gateway::awaited_body::BodySource;
-use crate::gateway::request_context::RequestContext;
+use crate::gateway::request_context::{GRPC, RequestContext};
 use crate::gateway::respond::{self, Answer};
 use crate::http::head::{RequestHead, Version};
 use crate::http::service::Response;
@@ -58,7 +58,7 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
 /// The response to a gRPC call, also to one that failed.
 fn finish_grpc_call(answered: Result<Response, Answer>, context: &mut RequestContext) -> Response {
     answered.unwrap_or_else(|answer| {
-        context.is_grpc = context.version == Version::Http2;
+        context.grpc_type = (context.version == Version::Http2).then_some(GRPC);
         context.answer_failure(&answer)
     })
 }

@@ -26,6 +26,8 @@ mod account;
 
 use account::RequestRecord;
 
+/// The content type of gRPC.
+pub const GRPC: &str = "application/grpc";
 /// The recorded status if the client went away before a response.
 const CLIENT_GONE: u16 = 499;
 /// The recorded status if the gateway panicked before a response.
@@ -64,8 +66,8 @@ pub struct RequestContext {
     pub cors: AllowedOrigin,
     /// Whether it is exempt from charges.
     pub bypassed: bool,
-    /// Whether the client speaks gRPC.
-    pub is_grpc: bool,
+    /// The content type in which a client that speaks gRPC is answered; `None` for other clients.
+    pub grpc_type: Option<&'static str>,
     /// When it was charged.
     pub charged_at: Nanos,
     /// Its charges.
@@ -154,7 +156,7 @@ impl RequestContext {
             plan: None,
             cors: AllowedOrigin::default(),
             bypassed: false,
-            is_grpc: serves.speaks_grpc() && version == Version::Http2,
+            grpc_type: (serves.speaks_grpc() && version == Version::Http2).then_some(GRPC),
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
             verdict: Verdict::unlimited(),

@@ -4,7 +4,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::algorithm::Denial;
 use crate::fields::Fields;
-use crate::gateway::request_context::{Admission, RequestContext};
+use crate::gateway::request_context::{Admission, GRPC, RequestContext};
 use crate::http::service::Response;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
@@ -23,6 +23,17 @@ use denial::ConfiguredDenial;
 pub use fields::LimitFields;
 
 const PROBLEM_JSON: &str = "application/problem+json";
+/// The content types of gRPC-web, each before those that it begins with.
+const GRPC_WEB: [&str; 6] = [
+    "application/grpc-web-text+proto",
+    "application/grpc-web-text",
+    "application/grpc-web+proto",
+    "application/grpc-web+json",
+    "application/grpc-web+thrift",
+    "application/grpc-web",
+];
+const GRPC_STATUS: &str = "grpc-status";
+const GRPC_MESSAGE: &str = "grpc-message";
 /// The number of fields in most responses of the gateway, and their bytes.
 const OWN_FIELDS: usize = 8;
 const OWN_BYTES: usize = 512;
@@ -39,7 +50,7 @@ pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -
     context.answer_cause.get_or_insert(answer.cause());
     context.status.get_or_insert(response.status);
     // a gRPC client is sent 200, and the meaning in a field of its own
-    let meant = if context.is_grpc { answer.status() } else { response.status };
+    let meant = if context.grpc_type.is_some() { answer.status() } else { response.status };
     context.own_status.get_or_insert(meant);
     response
 }
@@ -97,8 +108,10 @@ fn response_without_cors(answer: &Answer, context: Option<&RequestContext>, requ
             fields.push("content-type", "application/json");
             Response { status: 200, fields, body: report.clone().into_bytes(), ..Response::default() }
         }
-        (_, Some(context)) if context.is_grpc => grpc_response(answer, context),
-        (_, context) => http_response(answer, context, request),
+        (_, context) => match context.and_then(|context| Some((context, context.grpc_type?))) {
+            Some((context, content_type)) => grpc_response(answer, context, content_type),
+            None => http_response(answer, context, request),
+        },
     }
 }
 
@@ -126,19 +139,19 @@ fn configured<'a>(answer: &Answer, context: Option<&'a RequestContext>) -> Optio
 }
 
 /// A trailers-only response (gRPC over HTTP): everything in the head.
-fn grpc_response(answer: &Answer, context: &RequestContext) -> Response {
+fn grpc_response(answer: &Answer, context: &RequestContext, content_type: &str) -> Response {
     /// The characters that gRPC's `Percent-Encoded` escapes (PROTOCOL-HTTP2).
     const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
     let configured = configured(answer, Some(context));
     let set = configured.as_ref().and_then(|configured| configured.settings.grpc_status);
     let mut fields = common_fields(answer, Some(context));
     let message = format!("{}: {}", answer.title(), answer.detail(Some(context)));
-    fields.push("content-type", "application/grpc");
-    fields.push_number("grpc-status", set.unwrap_or(answer.grpc_status()).into());
-    fields.push("grpc-message", utf8_percent_encode(&message, ENCODED).to_string());
+    fields.push("content-type", content_type);
+    fields.push_number(GRPC_STATUS, set.unwrap_or(answer.grpc_status()).into());
+    fields.push(GRPC_MESSAGE, utf8_percent_encode(&message, ENCODED).to_string());
     if let Some(configured) = configured {
         let status = configured.settings.status.unwrap_or(answer.status());
-        fields = configured.replace_fields(fields, status, &["content-type", "grpc-status", "grpc-message"]);
+        fields = configured.replace_fields(fields, status, &["content-type", GRPC_STATUS, GRPC_MESSAGE]);
     }
     Response { status: 200, fields, ..Response::default() }
 }
@@ -224,7 +237,9 @@ fn push(body: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| body.extend_from_slice(part.as_bytes()));
 }
 
-/// Whether the client speaks gRPC, and expects the status in gRPC's own field.
-pub fn is_grpc(headers: &Fields) -> bool {
-    headers.get("content-type").is_some_and(|value| value.starts_with(b"application/grpc"))
+/// The content type in which a client that speaks gRPC is answered: that of its request under gRPC-web. Such a client expects
+/// the status in gRPC's own field. `None` for other clients.
+pub fn grpc_type(headers: &Fields) -> Option<&'static str> {
+    let asked = headers.get("content-type").filter(|value| value.starts_with(GRPC.as_bytes()))?;
+    Some(GRPC_WEB.into_iter().find(|known| asked.starts_with(known.as_bytes())).unwrap_or(GRPC))
 }

@@ -86,6 +86,16 @@ fn what_a_limit_says_of_other_sites_is_not_said_twice() {
 }
 
 #[test]
+fn a_denial_lets_scripts_read_the_fields_of_the_limit_too() {
+    let origin = Origin::start();
+    let own = ", over_limit: { deny: { headers: { link: \"<https://a.example/upgrade>\", cache-control: no-cache } } }";
+    let gateway = gateway(&origin, "{ origins: \"*\" }", own);
+    assert_eq!(gateway.get("/", &APP).status, 200);
+    let denied = gateway.get("/", &APP);
+    assert_eq!(denied.field("access-control-expose-headers"), Some(&*format!("{NUMBERS}, link, cache-control")));
+}
+
+#[test]
 fn what_the_upstream_lets_others_read_they_can_read_with_its_numbers() {
     let origin = Origin::with(|exchange| {
         let fields = match exchange.path() {

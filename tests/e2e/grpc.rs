@@ -88,6 +88,37 @@ async fn calls_pass_with_their_trailers_and_are_denied_in_trailers_alone() {
     assert_eq!(upstream.calls.load(Ordering::Relaxed), 3);
 }
 
+/// Browsers speak gRPC-web, over any version of HTTP, and let scripts read only the fields that are exposed.
+#[test]
+fn a_script_in_a_browser_can_read_the_status_of_a_denied_call() {
+    let refusing = RefusingNode::new();
+    let config = format!(
+        "upstreams: {{ shop: {{ nodes: [{}] }} }}\ncors: {{ origins: \"*\" }}\n\
+         limits: {{ guard: {{ algorithm: gcra, rate: 1/d, burst: 1, key: {{ header: content-type }} }} }}\n\
+         routes: [{{ name: all, upstream: shop, limits: [guard] }}]\n",
+        refusing.node()
+    );
+    let gateway = Gateway::start(&config);
+    for (asked, answered) in [
+        ("application/grpc-web+proto", "application/grpc-web+proto"),
+        ("application/grpc-web-text", "application/grpc-web-text"),
+        ("application/grpc-web", "application/grpc-web"),
+        ("application/grpc+proto", "application/grpc"),
+    ] {
+        let fields = [("content-type", asked), ("origin", "https://app.example.com")];
+        for status in ["14", "8"] {
+            let response = gateway.client().post("/shop.Orders/List", &fields, b"");
+            assert_eq!((response.status, response.field("grpc-status")), (200, Some(status)), "{response:?}");
+            assert_eq!(response.field("content-type"), Some(answered));
+            let exposed = response.field("access-control-expose-headers").unwrap();
+            assert!(
+                exposed.contains("ratelimit-policy, ") && exposed.ends_with("grpc-status, grpc-message"),
+                "{exposed}"
+            );
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_go_both_ways_while_a_call_lasts() {
     let upstream = Upstream::start().await;

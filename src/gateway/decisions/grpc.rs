@@ -5,7 +5,8 @@
 use prost::Message;
 
 use crate::fields::Fields;
-use crate::gateway::respond::{Answer, is_grpc};
+use crate::gateway::request_context::GRPC;
+use crate::gateway::respond::{Answer, grpc_type};
 use crate::http::head::{RequestHead, Version};
 use crate::http::service::Response;
 
@@ -23,7 +24,7 @@ pub(super) fn decode_request<M: Message + Default>(head: &RequestHead, body: &[u
     if head.method != "POST" {
         return Err(Answer::MethodNotAllowed { allow: "POST" });
     }
-    if !is_grpc(&head.fields) {
+    if grpc_type(&head.fields).is_none() {
         return Err(Answer::Malformed("the content type is not application/grpc"));
     }
     let (prefix, message) = body.split_first_chunk().ok_or(Answer::Malformed("the message has no frame"))?;
@@ -46,7 +47,7 @@ pub(super) fn encode_response(message: &impl Message) -> Response {
     body.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
     body.extend_from_slice(&message.encode_to_vec());
     let (mut fields, mut trailers) = (Fields::default(), Box::<Fields>::default());
-    fields.push("content-type", "application/grpc");
+    fields.push("content-type", GRPC);
     trailers.push("grpc-status", "0");
     Response { status: 200, fields, body, trailers: Some(trailers), ..Response::default() }
 }

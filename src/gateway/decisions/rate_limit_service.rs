@@ -304,7 +304,7 @@ fn answer(context: &mut RequestContext, statuses: Vec<DescriptorStatus>) -> Rate
     let values = |fields: &Fields| fields.iter().map(|field| HeaderValue::new(field.name, field.value)).collect();
     if let Outcome::Deny(_) = context.verdict.outcome {
         // this response goes to the client, which need not speak gRPC
-        context.is_grpc = false;
+        context.grpc_type = None;
         let denied = respond::answer(context, &Answer::Limited, &Fields::default());
         return RateLimitResponse {
             overall_code: OVER_LIMIT,

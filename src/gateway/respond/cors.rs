@@ -7,8 +7,9 @@ use http::{HeaderName, Method};
 
 use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
-use crate::gateway::respond::{Answer, fields};
+use crate::gateway::respond::{Answer, GRPC_MESSAGE, GRPC_STATUS, configured, fields};
 use crate::ruleset::Origins;
+use crate::template::Template;
 
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const EXPOSE_HEADERS: &str = "access-control-expose-headers";
@@ -28,7 +29,8 @@ pub(super) fn add_to_answer(fields: &mut Fields, context: &RequestContext, answe
     if cors.credentials {
         fields.push("access-control-allow-credentials", "true");
     }
-    expose(fields, 0);
+    let configured = configured(answer, Some(context));
+    expose(fields, 0, configured.map_or(&[][..], |configured| configured.settings.headers));
     if *answer == Answer::Preflight {
         let methods = asked(request, "access-control-request-method", |method| Method::from_bytes(method).is_ok());
         push_list(fields, "access-control-allow-methods", &methods);
@@ -49,14 +51,19 @@ fn asked<'r>(request: &'r Fields, name: &'r str, is_word: impl Fn(&[u8]) -> bool
 /// lets other sites read its response, whose fields are `upstream_fields`.
 pub fn add_exposed(fields: &mut Fields, first: usize, upstream_fields: &Fields, context: &RequestContext) {
     if context.active.ruleset.cors.is_some() && upstream_fields.contains(ALLOW_ORIGIN) {
-        expose(fields, first);
+        expose(fields, first, &[]);
     }
 }
 
-/// Exposes fields that tell a client its limits, and that scripts could not read otherwise. Fields before the position
-/// `first` are left out.
-fn expose(fields: &mut Fields, first: usize) {
-    let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"retry-after") || fields::is_limit_field(name);
+/// Exposes fields that tell a client its limits, the status of a gRPC call, and the `own` fields of a limit, which scripts could
+/// not read otherwise. Fields before the position `first` are left out.
+fn expose(fields: &mut Fields, first: usize, own: &[(HeaderName, Template)]) {
+    let is = |name: &[u8], other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+    let is_told = |name: &[u8]| {
+        ["retry-after", GRPC_STATUS, GRPC_MESSAGE].iter().any(|told| is(name, told))
+            || fields::is_limit_field(name)
+            || own.iter().any(|(own, _)| is(name, own.as_str()))
+    };
     let names = fields.iter().skip(first).map(|field| field.name).filter(|name| is_told(name));
     let exposed: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
     push_list(fields, EXPOSE_HEADERS, &exposed);
