@@ -22,7 +22,8 @@ pub enum TextKind {
     Plain,
     /// HTML: special characters of values become entities; a missing value is empty.
     Html,
-    /// JSON: values are escaped as inside a JSON string, and the template writes the quotes; a missing value is `null`.
+    /// JSON: values are escaped as inside a JSON string, and the template writes the quotes; a missing value is empty between
+    /// quotes, and `null` elsewhere.
     Json,
     /// The value of a header field, in one line; values are written as in [`TextKind::Plain`].
     Field,
@@ -80,6 +81,9 @@ pub enum InvalidTemplate {
 /// The most steps of one rendering, so that a template with long loops fails.
 const MOST_STEPS: u64 = 10_000;
 
+/// Stands for a missing value in JSON until [`fill_missing`]; no JSON has this character.
+const MISSING: &str = "\0";
+
 /// The name that the only template of an environment has.
 const NAME: &str = "";
 
@@ -115,13 +119,14 @@ impl Template {
     pub fn render(&self, denial: &DenialContext<'_>) -> Result<String, InvalidTemplate> {
         let template = self.environment.get_template(NAME);
         let rendered = template.and_then(|template| template.render(denial.to_value()));
-        let text = rendered.map_err(|error| match error.kind() {
+        let mut text = rendered.map_err(|error| match error.kind() {
             ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction => {
                 InvalidTemplate::Syntax("there are no filters, tests or functions".to_owned())
             }
             _ => InvalidTemplate::Fails(description(&error)),
         })?;
         if self.kind == TextKind::Json {
+            text = fill_missing(text);
             serde_json::from_str::<serde::de::IgnoredAny>(&text)
                 .map_err(|error| InvalidTemplate::NotJson(error.to_string()))?;
         }
@@ -178,7 +183,7 @@ fn write_value(out: &mut Output<'_>, value: &Value, kind: TextKind) -> Result<()
         return Err(Error::new(ErrorKind::UndefinedError, "a value is not known"));
     }
     let written = match (value.is_none(), kind) {
-        (true, TextKind::Json) => out.write_str("null"),
+        (true, TextKind::Json) => out.write_str(MISSING),
         (true, _) => Ok(()),
         (false, TextKind::Plain | TextKind::Field) => write!(out, "{value}"),
         (false, TextKind::Html) => write!(out, "{}", minijinja::HtmlEscape(&value.to_string())),
@@ -188,6 +193,24 @@ fn write_value(out: &mut Output<'_>, value: &Value, kind: TextKind) -> Result<()
         }
     };
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "cannot write"))
+}
+
+/// JSON with its missing values: nothing in strings, and `null` elsewhere.
+fn fill_missing(json: String) -> String {
+    if !json.contains(MISSING) {
+        return json;
+    }
+    let (mut filled, mut in_string, mut escaped) = (String::with_capacity(json.len()), false, false);
+    for letter in json.chars() {
+        match letter {
+            '\0' if in_string => continue,
+            '\0' => filled.push_str("null"),
+            _ => filled.push(letter),
+        }
+        in_string ^= letter == '"' && !escaped;
+        escaped = in_string && letter == '\\' && !escaped;
+    }
+    filled
 }
 
 // === impl DenialContext ===
@@ -280,11 +303,29 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_lists_every_name() {
+        let guide = include_str!("../docs/guide.md");
+        DenialContext::NAMES.iter().for_each(|name| assert!(guide.contains(&format!("\n| `{name}` |")), "{name}"));
+    }
+
+    #[test]
     fn what_is_not_there_is_nothing_or_null() {
         assert_eq!(rendered("<{{ plan }}{{ retry_after }}>", TextKind::Plain, 1), "<>");
         assert_eq!(rendered("{% if plan %}on {{ plan }}{% else %}none{% endif %}", TextKind::Html, 1), "none");
         assert_eq!(rendered("{\"wait\": {{ retry_after }}}", TextKind::Json, 1), "{\"wait\": null}");
         assert_eq!(rendered("{{ retry_after or 60 }}", TextKind::Field, 1), "60");
+    }
+
+    #[test]
+    fn what_is_not_there_is_empty_inside_a_string_of_json() {
+        let source =
+            r#"{"who": "{{ customer }}", "plan": "on {{ plan }}", "say": "\"{{ customer }}\"", "wait": {{ window }}}"#;
+        let empty = r#"{"who": "", "plan": "on ", "say": "\"\"", "wait": null}"#;
+        assert_eq!(rendered(source, TextKind::Json, 1), empty);
+        let full = r#"{"who": "acme", "plan": "on free", "say": "\"acme\"", "wait": 2}"#;
+        assert_eq!(rendered(source, TextKind::Json, 0), full);
+        let branched = r#"{"a\\": {{ window }}, "b": "{% if plan %}on{% else %}{{ plan }}{% endif %}"}"#;
+        assert_eq!(rendered(branched, TextKind::Json, 1), r#"{"a\\": null, "b": ""}"#);
     }
 
     #[test]
