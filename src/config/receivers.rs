@@ -8,8 +8,9 @@ use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::{self, InvalidValue, invalid};
 use crate::config::settings::{TRACES, USAGE_EVENTS, WEBHOOK};
 use crate::config::values::NamedFile;
-use crate::ruleset::limit::{Limit, Share};
-use crate::ruleset::{LimitId, Traces, UpstreamId, UsageEvents, Webhook};
+use crate::config::words;
+use crate::ruleset::limit::{Limit, PlanTerms, Share};
+use crate::ruleset::{LimitId, PlanId, Traces, UpstreamId, UsageEvents, Webhook};
 use crate::units::Nanos;
 
 /// The settings and files for sending messages.
@@ -129,10 +130,25 @@ fn summed(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<Vec<Limit
                 let problem = item.error("counts the requests that run, which use nothing up");
                 item.fail(problem.expected("a limit under which requests use something up"))
             }
-            false => Some(id),
+            false => {
+                warn_of_unlimited(item, context, id);
+                Some(id)
+            }
         }
     };
     unique_items(&items, read, LimitId::clone)
+}
+
+/// Warns of plans that have no such limit, so that nothing is summed for their customers.
+fn warn_of_unlimited(item: &Field<'_>, context: &ReceiversContext<'_>, id: LimitId) {
+    let Some(limit) = limit(context, id) else { return };
+    let is_unlimited = |plan: usize| limit.terms(Some(PlanId(plan))) == PlanTerms::Unlimited;
+    let plans: Vec<&str> =
+        context.plans.all().enumerate().filter(|(plan, _)| is_unlimited(*plan)).map(|(_, name)| name).collect();
+    if !plans.is_empty() {
+        let message = format!("is `unlimited` for {}: usage under such a plan is in no event", words::all_of(plans));
+        item.warn(message, "name a `shadow` limit of the same key and cost, which meters all plans");
+    }
 }
 
 /// All limits under which requests use up tokens; not those that count running requests.

@@ -320,6 +320,25 @@ fn requests_that_end_before_their_body_decides_are_in_no_event() {
     assert_eq!(sums(&receiver.received()), Sums::from([(("customer-0".into(), "calls".into()), (1, 1))]));
 }
 
+/// The recipe of docs/usage-events.md.
+#[test]
+fn a_shadow_limit_meters_customers_whose_plan_is_unlimited() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let meter = "  meter: { key: customer, algorithm: fixed_window, limit: 1, window: 1d, shadow: true }\nroutes:";
+    let config = config(&origin, receiver.address, "every: 1s, limits: [calls, meter]")
+        .replace("tiny: { rate: 1/50h, burst: 5 }", "tiny: unlimited")
+        .replace("routes:", meter)
+        .replace("[calls, tokens, soft, running]", "[calls, meter]");
+    let customers = "credential,customer,plan\nkey-0,customer-0,free\nkey-1,customer-1,tiny\n";
+    let gateway = Gateway::start_with(&config, &[("customers.csv", customers), ("token", TOKEN)], &[]);
+    for customer in [0, 1, 1, 0, 1] {
+        assert_eq!(ask(&mut gateway.client(), customer), Some(200));
+    }
+    let expected = [(0, "calls", 2), (0, "meter", 2), (1, "meter", 3)];
+    let expected = expected.map(|(of, limit, count)| ((format!("customer-{of}"), limit.to_owned()), (count, count)));
+    wait_until("the events of both", || sums(&receiver.received()) == Sums::from(expected.clone()));
+}
+
 #[test]
 fn a_full_queue_makes_intervals_longer_and_loses_nothing() {
     const CUSTOMERS: usize = 100;
