@@ -286,9 +286,15 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
         (was != now).then(|| format!("{name}: {was} -> {now}"))
     });
     lines.extend(some(moved).map(|moved| ("other plan, what is used stays used".to_owned(), moved)));
-    let own = both().filter(|(_, was, now)| own(old_rules, was) != own(new_rules, now));
-    let own = own.map(|(name, ..)| name.to_string());
-    lines.extend(some(own).map(|names| ("other parameters of their own, what is used stays used".to_owned(), names)));
+    let changed = || {
+        let terms = both().map(|(name, was, now)| (name, changed_terms(own(old_rules, was), own(new_rules, now))));
+        terms.filter(|(_, terms)| !terms.is_empty())
+    };
+    let names = some(changed().map(|(name, _)| name.to_string()));
+    lines.extend(names.map(|names| ("other parameters of their own, what is used stays used".to_owned(), names)));
+    let terms = changed()
+        .flat_map(|(name, terms)| terms.into_iter().map(move |(limit, change)| (format!("{name}, {limit}"), change)));
+    lines.extend(terms.take(MOST));
     let regrouped = both().filter_map(|(name, was, now)| {
         let (was, now) = (groups_of(was), groups_of(now));
         let named = |groups: &[String]| some(groups.iter().cloned()).unwrap_or_else(|| "none".to_owned());
@@ -361,6 +367,15 @@ fn own_terms(ruleset: &Ruleset, own: Option<&Overrides>) -> Vec<DescriptionLine>
     let mut own: Vec<DescriptionLine> = own.chain(zone).collect();
     own.sort();
     own
+}
+
+/// The terms that are not the same in `was` and `now`, each with its value before and after.
+fn changed_terms(was: Vec<DescriptionLine>, now: Vec<DescriptionLine>) -> Vec<DescriptionLine> {
+    let [was, now] = [was, now].map(BTreeMap::from_iter);
+    let names: BTreeSet<&String> = was.keys().chain(now.keys()).collect();
+    let changed = names.into_iter().filter(|name| was.get(*name) != now.get(*name));
+    let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "none of its own".to_owned());
+    changed.map(|name| (name.clone(), format!("{} -> {}", shown(was.get(name)), shown(now.get(name))))).collect()
 }
 
 /// The first `MOST` items as text, and the number of the others; `None` if there are no items.
