@@ -24,7 +24,7 @@ use crate::replay::source::Progress;
 use crate::replay::{html, render};
 use crate::ruleset::PlanId;
 use crate::ruleset::key::KeyHasher;
-use crate::runtime::reload::CompiledConfig;
+use crate::runtime::config_source::CompiledConfig;
 use crate::units::Nanos;
 
 /// The arguments of `tollgate replay`.

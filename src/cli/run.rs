@@ -9,7 +9,7 @@ use clap::Args;
 use crate::cli::init::{FirstConfig, ON_COMMAND_LINE};
 use crate::cli::source::{self, ReloadCache, Source};
 use crate::clock::{Clock, SystemClock};
-use crate::runtime::reload::{ConfigSource, LoadResult, Loader};
+use crate::runtime::config_source::{ConfigSource, LoadResult, Loader};
 use crate::runtime::{self, HeldSignals, Setup};
 use crate::telemetry::logging::{self, LoggingGuard};
 

@@ -14,8 +14,8 @@ use crate::files::{self, FileVersion, ReadError};
 use crate::gateway::upstream::TlsConnector;
 use crate::redis_client::Servers;
 use crate::ruleset::Endpoint;
+use crate::runtime::config_source::{CompiledConfig, GatewayParts};
 use crate::runtime::descriptors::{self, FdBudget, Needs};
-use crate::runtime::reload::{CompiledConfig, GatewayParts};
 use crate::runtime::state::StateFile;
 
 mod cluster;

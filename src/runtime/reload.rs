@@ -4,7 +4,6 @@
 //! is read once it has stayed the same for a moment. Everything is read and built beside the requests; an error anywhere
 //! leaves the active configuration as it is.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,87 +17,33 @@ mod watch;
 
 use watch::{ActiveTasks, ChangeDetector};
 
-use super::senders::{SenderSettings, Senders};
-use super::state::{SnapshotWriter, StateFile};
+use super::config_source::{ConfigSource, GatewayParts, LoadResult, Loader};
+use super::senders::Senders;
+use super::state::SnapshotWriter;
 use crate::admin::access::Access;
-pub use crate::admin::access::{AccessRules, Token};
 use crate::admin::reloads::{ReloadAttempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
-pub use crate::admin::replays::ReplaySettings;
 use crate::clock::Clock;
-use crate::cluster::settings::ClusterSettings;
 use crate::customers::source::{self, Refresher};
 use crate::files::{FileVersion, Fingerprint};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
-pub use crate::gateway::active_config::CompiledConfig;
 use crate::gateway::upstream::{Pool, health};
 use crate::panics::{Panicked, catch_panic, failpoint};
-use crate::ruleset::Endpoint;
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes;
-pub use crate::store::shared::{KeySecret, StoreSettings};
 use crate::telemetry::Telemetry;
 use crate::telemetry::history::History;
 use crate::units::Nanos;
 
-/// How often the reloader checks whether requests still hold a retired configuration, and its pause after a panic.
-const TIDY: Duration = Duration::from_secs(1);
+/// How often the reloader drops the retired configurations that no request holds any more.
+const DROP_RETIRED_INTERVAL: Duration = Duration::from_secs(1);
+/// The pause of the reloader after a panic.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
 /// The pause before a configuration is read again that was refused for a cause outside the files.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a new configuration waits for the host names of its upstream nodes, and for its new sources of customers and
 /// keys, before it takes force without them.
 const FIRST_FETCH_TIMEOUT: Nanos = Nanos::from_secs(5);
-
-/// The parts of a configuration, read completely.
-#[derive(Debug)]
-pub struct GatewayParts {
-    /// The addresses for clients, in the order of `rules.listeners`.
-    pub listeners: Vec<Endpoint>,
-    /// The address for operators.
-    pub admin: SocketAddr,
-    /// The number of threads that serve clients.
-    pub workers: usize,
-    /// The access rules of the admin port.
-    pub access: AccessRules,
-    /// The compiled rules for requests.
-    pub rules: CompiledConfig,
-    /// The file that keeps states over restarts, if there is one.
-    pub state: Option<StateFile>,
-    /// The store of shared limits, if there are any. Cannot change, except for its credentials.
-    pub store: Option<StoreSettings>,
-    /// The cluster of gateways, if there is one. A reload can change only its peers.
-    pub cluster: Option<ClusterSettings>,
-    /// The settings of the senders.
-    pub senders: SenderSettings,
-    /// Warnings about suspicious settings.
-    pub warnings: Vec<String>,
-}
-
-/// The result of reading a configuration.
-#[derive(Debug)]
-pub struct LoadResult {
-    /// Every file that was read for it or could not be read; these files are watched.
-    pub files: Vec<FileVersion>,
-    /// The configuration, or all its errors.
-    pub outcome: Result<GatewayParts, Vec<String>>,
-}
-
-/// The way to read a configuration.
-pub trait Loader: Send {
-    /// Reads the whole configuration again, and reuses parts of the one in force. May block.
-    fn load(&mut self) -> LoadResult;
-
-    /// Notes that the configuration of the last [`Loader::load`] is in force.
-    fn confirm(&mut self);
-}
-
-/// The source of a configuration, for reloads.
-pub struct ConfigSource {
-    /// Reads the configuration.
-    pub loader: Box<dyn Loader>,
-    /// The files from which the active configuration was read.
-    pub files: Vec<FileVersion>,
-}
 
 /// Reads configurations and puts them in force, one at a time.
 pub(super) struct Reloader {
@@ -106,7 +51,7 @@ pub(super) struct Reloader {
     telemetry: Telemetry,
     history: Arc<History>,
     reloads: Arc<Reloads>,
-    asked: Receiver<ReloadRequest>,
+    requests: Receiver<ReloadRequest>,
     snapshot_writer: Arc<SnapshotWriter>,
     access: Arc<Access>,
     senders: Senders,
@@ -128,7 +73,7 @@ impl Reloader {
     pub(super) fn new(
         gateway: Gateway,
         (telemetry, history): (Telemetry, Arc<History>),
-        (reloads, asked): (Arc<Reloads>, Receiver<ReloadRequest>),
+        (reloads, requests): (Arc<Reloads>, Receiver<ReloadRequest>),
         (snapshot_writer, access): (Arc<SnapshotWriter>, Arc<Access>),
         senders: Senders,
         origin: Option<ConfigSource>,
@@ -144,7 +89,7 @@ impl Reloader {
             telemetry,
             history,
             reloads,
-            asked,
+            requests,
             snapshot_writer,
             access,
             senders,
@@ -160,7 +105,7 @@ impl Reloader {
     /// Reloads if files have changed since they were read: the process that hands over may have changed customers and said
     /// that this is in force.
     pub(super) async fn catch_up(&mut self) {
-        if self.has_other_contents().await {
+        if self.reread_files().await {
             self.reload(Trigger::File).await;
         }
     }
@@ -168,7 +113,7 @@ impl Reloader {
     /// Reloads whenever asked to, until dropped; starts again after a panic.
     pub(super) async fn run(mut self) {
         while catch_panic(self.work()).await == Err(Panicked) {
-            sleep(TIDY).await;
+            sleep(PANIC_PAUSE).await;
         }
     }
 
@@ -176,69 +121,72 @@ impl Reloader {
         let mut tasks = ActiveTasks::default();
         tasks.sync_with(&self.gateway);
         let mut watch = ChangeDetector::default();
-        let mut next_look = Box::pin(sleep(watch.pause()));
-        let mut next_tidy = Box::pin(sleep(TIDY));
-        let mut next_try = Box::pin(sleep(RETRY));
+        let mut next_check = Box::pin(sleep(watch.pause()));
+        let mut next_drop = Box::pin(sleep(DROP_RETIRED_INTERVAL));
+        let mut next_retry = Box::pin(sleep(RETRY_INTERVAL));
         loop {
             let (trigger, answers) = tokio::select! {
-                asked = self.asked.recv() => match asked {
-                    Some(asked) => self.all_asked(asked),
+                request = self.requests.recv() => match request {
+                    Some(request) => self.take_all_requests(request),
                     None => return,
                 },
-                () = &mut next_tidy => {
+                () = &mut next_drop => {
                     self.drop_retired().await;
-                    next_tidy.set(sleep(TIDY));
+                    next_drop.set(sleep(DROP_RETIRED_INTERVAL));
                     continue;
                 }
-                () = &mut next_try, if self.tries_again => (Trigger::Retry, Vec::new()),
-                () = &mut next_look => {
-                    let seen = self.look(watch.reads_content()).await;
+                () = &mut next_retry, if self.tries_again => (Trigger::Retry, Vec::new()),
+                () = &mut next_check => {
+                    let seen = self.check_files(watch.reads_content()).await;
                     let is_quiet = watch.record_check(seen, &self.files);
-                    next_look.set(sleep(watch.pause()));
+                    next_check.set(sleep(watch.pause()));
                     if !is_quiet {
                         continue;
                     }
                     (Trigger::File, Vec::new())
                 }
             };
-            if trigger != Trigger::File || self.has_other_contents().await {
+            if trigger != Trigger::File || self.reread_files().await {
                 let attempt = self.reload(trigger).await;
                 for answer in answers {
                     // fails if the caller has gone away, which is no problem
                     drop(answer.send(attempt.clone()));
                 }
                 tasks.sync_with(&self.gateway);
-                next_try.set(sleep(RETRY));
+                next_retry.set(sleep(RETRY_INTERVAL));
             }
             watch.restart();
-            next_look.set(sleep(watch.pause()));
+            next_check.set(sleep(watch.pause()));
         }
     }
 
-    /// Collects the answers of all waiting requests: one reload answers them all.
-    fn all_asked(&mut self, first: ReloadRequest) -> (Trigger, Vec<tokio::sync::oneshot::Sender<ReloadAttempt>>) {
+    /// Takes the waiting requests besides `first`: one reload answers them all.
+    fn take_all_requests(
+        &mut self,
+        first: ReloadRequest,
+    ) -> (Trigger, Vec<tokio::sync::oneshot::Sender<ReloadAttempt>>) {
         let mut answers: Vec<_> = first.answer.into_iter().collect();
-        while let Ok(another) = self.asked.try_recv() {
+        while let Ok(another) = self.requests.try_recv() {
             answers.extend(another.answer);
         }
         (first.trigger, answers)
     }
 
-    /// The files as they are now. With `closely` their content is read, otherwise only their stamps.
-    async fn look(&self, closely: bool) -> Vec<FileVersion> {
+    /// The files as they are now. With `reads_content` their content is read, otherwise only their stamps.
+    async fn check_files(&self, reads_content: bool) -> Vec<FileVersion> {
         let files = self.files.clone();
-        let look =
-            move || files.iter().map(if closely { FileVersion::reread } else { FileVersion::restamped }).collect();
+        let check = if reads_content { FileVersion::reread } else { FileVersion::restamped };
+        let check_all = move || files.iter().map(check).collect();
         // no panic is expected here; if there is one, the files count as unchanged
-        spawn_blocking(look).await.unwrap_or_else(|_| self.files.clone())
+        spawn_blocking(check_all).await.unwrap_or_else(|_| self.files.clone())
     }
 
-    /// Reads the files. Returns whether the content of any has changed.
-    async fn has_other_contents(&mut self) -> bool {
-        let files = self.look(true).await;
-        let differs = fingerprints(&files) != fingerprints(&self.files);
+    /// Reads the files again, and keeps what it finds. Returns whether the content of any has changed.
+    async fn reread_files(&mut self) -> bool {
+        let files = self.check_files(true).await;
+        let has_changed = fingerprints(&files) != fingerprints(&self.files);
         self.files = files;
-        differs
+        has_changed
     }
 
     /// Reads the configuration, and puts it in force if it is valid and has changed.
@@ -262,10 +210,9 @@ impl Reloader {
         match self.load().await {
             Ok(mut parts) => {
                 let warnings = std::mem::take(&mut parts.warnings);
-                let outcome = match self.in_force == fingerprints(&self.files) {
-                    true => ReloadOutcome::Unchanged,
-                    false => self.apply(parts).await,
-                };
+                // only the load tells which files there are: the text names them, and a pattern may match new ones
+                let is_unchanged = self.in_force == fingerprints(&self.files);
+                let outcome = if is_unchanged { ReloadOutcome::Unchanged } else { self.apply(parts).await };
                 (outcome, warnings)
             }
             Err(errors) => (ReloadOutcome::Refused { errors }, Vec::new()),

@@ -13,7 +13,7 @@ use crate::ruleset::groups::Group;
 use crate::ruleset::overrides::{Override, Overrides};
 use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset, changes};
-use crate::runtime::reload::CompiledConfig;
+use crate::runtime::config_source::CompiledConfig;
 use crate::units::Nanos;
 
 /// The customers of a directory by name, each with the terms of all of its credentials.

@@ -7,7 +7,7 @@ use super::named_files::Files;
 use super::{SourceText, environment};
 use crate::algorithm::AlgorithmName;
 use crate::config::{self, Operators, Problems, SectionValues};
-use crate::runtime::reload::{AccessRules, ReplaySettings, Token};
+use crate::runtime::config_source::{AccessRules, ReplaySettings, Token};
 
 /// Reads the file that `configured` names, in a configuration with this `text`.
 pub(super) fn read(configured: &Operators, text: &SourceText, files: &mut Files<'_>) -> Result<AccessRules, Problems> {

@@ -6,7 +6,7 @@ use super::ComparedSetting;
 use super::named_files::{Files, or_collect};
 use crate::config::{Place, Problems, RedisStore};
 use crate::redis_client::{Address, Credentials, Layout, Servers};
-use crate::runtime::reload::{KeySecret, StoreSettings};
+use crate::runtime::config_source::{KeySecret, StoreSettings};
 
 /// The store of a configuration.
 #[derive(Clone, Debug)]

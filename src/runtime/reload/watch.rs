@@ -14,80 +14,82 @@ use crate::gateway::upstream::health;
 use crate::panics::restart_on_panic;
 
 /// How often files are checked.
-const LOOK: Duration = Duration::from_millis(250);
-/// How long files have to stay the same before they are read.
-const QUIET: Duration = Duration::from_millis(100);
-/// The number of checks that see a change, after which files are read although they still change: after five seconds.
-const RESTLESS: u64 = 50;
-/// The number of checks after which one also reads the files, for systems with wrong stamps: every ten seconds.
-const SLOW: u64 = 40;
-/// The same right after files were read: once a second, for this many checks. Some systems keep file times in steps of up
-/// to two seconds, and writes within one step leave the same stamp.
-const FRESH: (u64, u64) = (4, 12);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long changed files have to stay the same before they are read.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// Files that still change after this many checks, about five seconds, are read all the same.
+const MAX_UNSETTLED_CHECKS: u64 = 50;
+/// Every 40th check, so every ten seconds, also reads the contents, for file systems whose timestamps cannot be trusted.
+const CONTENT_CHECK_EVERY: u64 = 40;
+/// The first checks after files were read: some file systems keep times in steps of up to two seconds, and two writes
+/// within one step leave the same timestamp. Of these, every fourth reads the contents: once a second.
+const EARLY_CHECKS: u64 = 12;
+const EARLY_CONTENT_CHECK_EVERY: u64 = 4;
 
 /// Decides when files are checked, how closely, and when a change counts.
 #[derive(Debug, Default)]
 pub(super) struct ChangeDetector {
     /// The number of checks since the files were read.
-    looks: u64,
+    checks: u64,
     /// A change that the last check saw, until the files stay the same.
     unsettled: Option<PendingChange>,
-    /// Whether files do not stay the same, and the log says so.
-    is_restless: bool,
+    /// Whether the log says that a file changes all the time. Reset when the files stay the same.
+    has_warned: bool,
 }
 
 #[derive(Debug)]
 struct PendingChange {
     seen: Vec<FileVersion>,
-    /// Whether that check read the files.
-    close: bool,
-    /// The number of checks before that one that saw a change, too.
-    before: u64,
+    /// Whether that check read the contents.
+    has_read_content: bool,
+    /// The number of checks in a row before that one that saw a change, too.
+    earlier_checks: u64,
 }
 
 impl ChangeDetector {
     /// The pause before the next check.
     pub(super) const fn pause(&self) -> Duration {
-        if self.unsettled.is_some() { QUIET } else { LOOK }
+        if self.unsettled.is_some() { SETTLE_TIME } else { CHECK_INTERVAL }
     }
 
-    /// Whether the next check reads the files, instead of their stamps only.
+    /// Whether the next check reads the contents, instead of the stamps only.
     pub(super) fn reads_content(&self) -> bool {
-        let next = self.looks.saturating_add(1);
-        let (every, fresh) = FRESH;
+        let next = self.checks.saturating_add(1);
+        let every = if next <= EARLY_CHECKS { EARLY_CONTENT_CHECK_EVERY } else { CONTENT_CHECK_EVERY };
         match &self.unsettled {
-            Some(unsettled) => unsettled.close,
-            None => next.is_multiple_of(if next <= fresh { every } else { SLOW }),
+            Some(change) => change.has_read_content,
+            None => next.is_multiple_of(every),
         }
     }
 
-    /// Notes a check that saw the files as `seen`; `known` is how they were last read. Returns true if they may have changed
-    /// and have stayed the same since the last check, or do not stay the same.
+    /// Notes a check that saw the files as `seen`; `known` is how they were last read. Returns whether to read
+    /// them: they seem changed, and have stayed the same since the last check or do not come to rest.
     pub(super) fn record_check(&mut self, seen: Vec<FileVersion>, known: &[FileVersion]) -> bool {
-        let close = self.reads_content();
-        self.looks = self.looks.saturating_add(1);
+        let has_read_content = self.reads_content();
+        self.checks = self.checks.saturating_add(1);
         if seen == known {
-            *self = Self { looks: self.looks, ..Self::default() };
+            *self = Self { checks: self.checks, ..Self::default() };
             return false;
         }
         let last = self.unsettled.take();
         let changed = last.iter().flat_map(|last| last.seen.iter().zip(&seen)).find(|(last, now)| last != now);
-        let before = last.as_ref().map_or(0, |last| last.before.saturating_add(1));
-        let is_quiet = last.is_some() && changed.is_none();
-        if before >= RESTLESS
+        let earlier_checks = last.as_ref().map_or(0, |last| last.earlier_checks.saturating_add(1));
+        let is_settled = last.is_some() && changed.is_none();
+        let is_overdue = earlier_checks >= MAX_UNSETTLED_CHECKS;
+        if is_overdue
             && let Some((file, _)) = changed
-            && !std::mem::replace(&mut self.is_restless, true)
+            && !std::mem::replace(&mut self.has_warned, true)
         {
             tracing::warn!(file = %file.path.display(), "a watched file changes all the time; it is read every few seconds, perhaps half written");
         }
-        self.is_restless &= !is_quiet;
-        self.unsettled = Some(PendingChange { seen, close, before });
-        is_quiet || before >= RESTLESS
+        self.has_warned &= !is_settled;
+        self.unsettled = Some(PendingChange { seen, has_read_content, earlier_checks });
+        is_settled || is_overdue
     }
 
     /// Starts again: the files were read.
     pub(super) fn restart(&mut self) {
-        *self = Self { is_restless: self.is_restless, ..Self::default() };
+        *self = Self { has_warned: self.has_warned, ..Self::default() };
     }
 }
 
@@ -129,12 +131,12 @@ impl ActiveTasks {
         &mut self,
         before: &mut HashMap<usize, ActiveTask>,
         subject: &Arc<T>,
-        begin: impl FnOnce() -> W,
+        run: impl FnOnce() -> W,
     ) {
-        let name = Arc::as_ptr(subject).addr();
-        let begun = || ActiveTask { _subject: Arc::<T>::clone(subject), task: tokio::spawn(begin()) };
-        let task = before.remove(&name).unwrap_or_else(begun);
-        self.0.insert(name, task);
+        let address = Arc::as_ptr(subject).addr();
+        let start = || ActiveTask { _subject: Arc::<T>::clone(subject), task: tokio::spawn(run()) };
+        let task = before.remove(&address).unwrap_or_else(start);
+        self.0.insert(address, task);
     }
 }
 

@@ -13,14 +13,14 @@ fn a_change_counts_once_it_is_left_alone() {
     let mut watch = ChangeDetector::default();
     let known = file(1, 1);
     assert!(!watch.record_check(file(1, 1), &known));
-    assert_eq!(watch.pause(), LOOK);
+    assert_eq!(watch.pause(), CHECK_INTERVAL);
     for size in 2..20 {
         assert!(!watch.record_check(file(size, 1), &known), "it is being written");
-        assert_eq!(watch.pause(), QUIET);
+        assert_eq!(watch.pause(), SETTLE_TIME);
     }
     assert!(watch.record_check(file(19, 1), &known));
     watch.restart();
-    assert_eq!(watch.pause(), LOOK);
+    assert_eq!(watch.pause(), CHECK_INTERVAL);
     assert!(!watch.record_check(file(2, 1), &known));
     assert!(!watch.record_check(file(1, 1), &known), "it was taken back");
     assert!(!watch.record_check(file(2, 1), &known));
@@ -43,7 +43,7 @@ fn what_only_a_close_look_sees_counts_too() {
             }
         }
     };
-    assert_eq!(until_read(), 4 * LOOK + QUIET);
+    assert_eq!(until_read(), 4 * CHECK_INTERVAL + SETTLE_TIME);
 }
 
 #[test]
