@@ -32,14 +32,14 @@ pub mod usage_events;
 pub mod webhook;
 mod workers;
 
-pub use self::shutdown::{GRACE, HeldSignals, ServerPanicked};
+pub use self::shutdown::{GRACE_PERIOD, HeldSignals, ServerPanicked};
 
 use self::accept_gate::{AcceptGate, ListenAddresses};
-use self::bounded::{BoundedApp, PATIENCE};
+use self::bounded::{BoundedApp, REQUEST_TIMEOUT};
 use self::cluster::ClusterListener;
 use self::config_source::{ConfigSource, GatewayParts};
 use self::courier::Courier;
-use self::descriptors::{FdBudget, MOST_ADMIN, Needs};
+use self::descriptors::{FdBudget, MAX_ADMIN_CONNECTIONS, Needs};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
 use self::listen::{AcceptsUntil, AppListener};
@@ -358,7 +358,7 @@ impl Prepared {
         let app = Admin::new(gateway.clone(), telemetry.clone(), records);
         let meters = gateway.clone();
         let shed = move || meters.active.load().meters.shed("admin");
-        let app = BoundedApp::new(app, (MOST_ADMIN, PATIENCE), Arc::clone(&gateway.clock), shed);
+        let app = BoundedApp::new(app, (MAX_ADMIN_CONNECTIONS, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), shed);
         server.add_service(AppListener::new("admin".to_owned(), admin, app, Arc::clone(&gate), AcceptsUntil::End));
         let mut reloader = Reloader::new(
             gateway.clone(),
@@ -376,7 +376,7 @@ impl Prepared {
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let most = room.clients.saturating_mul(2);
-            let app = BoundedApp::new(sample::Sample, (most, PATIENCE), Arc::clone(&gateway.clock), || ());
+            let app = BoundedApp::new(sample::Sample, (most, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), || ());
             let name = "sample upstream".to_owned();
             server.add_service(AppListener::new(name, listeners, app, Arc::clone(&gate), AcceptsUntil::Stop));
         }
@@ -456,7 +456,7 @@ impl Sockets {
 fn configuration() -> ServerConf {
     ServerConf {
         threads: 1,
-        grace_period_seconds: Some(GRACE.secs_ceil()),
+        grace_period_seconds: Some(GRACE_PERIOD.secs_ceil()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }

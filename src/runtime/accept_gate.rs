@@ -17,11 +17,11 @@ use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 
 /// How long new connections may take to send their first request before a pause or shutdown goes on without them.
-const SETTLE: Duration = Duration::from_millis(250);
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(250);
 /// How often the gate checks whether they have.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// The least time between two log lines about the same lasting problem.
-const QUIET: Nanos = Nanos::SECOND;
+const LOG_INTERVAL: Nanos = Nanos::SECOND;
 
 /// The addresses, which are logged once every service accepts.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl AcceptGate {
     }
 
     /// Stops accepting, and lets every connection end after its current request. Returns when no further request is
-    /// expected, except on connections that have sent nothing within [`SETTLE`].
+    /// expected, except on connections that have sent nothing within [`SETTLE_TIMEOUT`].
     pub(super) async fn pause(&self) {
         self.lifecycle().pause();
         self.settle().await;
@@ -131,21 +131,21 @@ impl AcceptGate {
             // never an error: `self` holds the sender
             drop(self.accepting.subscribe().wait_for(|accepting| *accepting == 0).await);
             while self.traffic.awaits_requests() {
-                sleep(LOOK).await;
+                sleep(CHECK_INTERVAL).await;
             }
         };
         // a client may connect and send nothing
-        drop(timeout(SETTLE, settled).await);
+        drop(timeout(SETTLE_TIMEOUT, settled).await);
         self.lifecycle().drain();
     }
 
-    /// Whether to log that connections wait: at most once in [`QUIET`].
+    /// Whether to log that connections wait: at most once in [`LOG_INTERVAL`].
     pub(super) fn should_log(&self) -> bool {
         let now = self.clock.now();
         let mut quiet_until = self.quiet_until.lock();
         let may = now >= *quiet_until;
         if may {
-            *quiet_until = now.saturating_add(QUIET);
+            *quiet_until = now.saturating_add(LOG_INTERVAL);
         }
         may
     }

@@ -24,7 +24,7 @@ use crate::http::idle::IdleConnections;
 use crate::http::limiter::{ConnectionLimiter, ConnectionPermit};
 
 /// The timeout for the complete head of a request, and the timeout from there until its response is sent.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `app`, with at most `most` connections.
 pub(super) struct BoundedApp<A> {
@@ -94,10 +94,7 @@ impl<A: ServeHttp + Send + Sync> Requests<A> {
     /// Waits for the head of the next request; false where the connection ends without one.
     async fn has_request(&self, session: &mut ServerSession) -> bool {
         let entry = self.idle.enter(0, self.clock.now());
-        let makes_room = poll_fn(|task| match entry.is_evicted(task.waker()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        });
+        let makes_room = poll_fn(|task| if entry.is_evicted(task.waker()) { Poll::Ready(()) } else { Poll::Pending });
         let has_request = tokio::select! {
             read = timeout(self.patience, session.read_request()) => matches!(read, Ok(Ok(true))),
             () = makes_room => false,
@@ -201,7 +198,7 @@ mod tests {
     #[tokio::test]
     async fn one_too_many_takes_the_place_of_an_idle_connection_and_of_no_request() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (app, shed) = app(2, PATIENCE);
+        let (app, shed) = app(2, REQUEST_TIMEOUT);
         let asks = async |mut client: TcpStream, heads: usize| {
             client.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n").unwrap();
             while app.requests.app.heads.load(Ordering::Relaxed) < heads {

@@ -13,14 +13,14 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::accept_gate::AcceptGate;
-use super::listen::PAUSE;
+use super::listen::ACCEPT_RETRY_INTERVAL;
 use super::socket::Socket;
 use crate::lifecycle::Phase;
 use crate::panics::catch_panic;
 use crate::store::Store;
 
 /// The maximum number of connections that are accepted and not served yet.
-const WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// Serves other gateways in a thread of its own.
 pub(super) struct ClusterListener {
@@ -57,7 +57,7 @@ impl Service for ClusterListener {
         self.gate.mark_accepting();
         let lifecycle = self.gate.lifecycle();
         loop {
-            let (sender, accepted) = channel(WAITING);
+            let (sender, accepted) = channel(MAX_WAITING);
             let mut accepting = JoinSet::new();
             for listener in &listeners {
                 accepting.spawn(accept(Arc::clone(listener), sender.clone()));
@@ -95,7 +95,7 @@ async fn accept(listener: Arc<tokio::net::TcpListener>, accepted: Sender<(TcpStr
                 }
             }
             // the error may be of one connection only, or it would return at once: wait either way
-            Err(_) => sleep(PAUSE.to_duration()).await,
+            Err(_) => sleep(ACCEPT_RETRY_INTERVAL.to_duration()).await,
         }
     }
 }

@@ -24,12 +24,12 @@ use crate::telemetry::deliveries::QueueMetrics;
 use crate::units::Nanos;
 
 /// The pauses before a retry to open a queue that another process has, and to use one that cannot be read or written.
-const TAKEN_PAUSE: Nanos = Nanos::new(250_000_000);
-const BROKEN_PAUSE: Nanos = Nanos::from_secs(10);
+const LOCKED_RETRY_INTERVAL: Nanos = Nanos::new(250_000_000);
+const FAILED_RETRY_INTERVAL: Nanos = Nanos::from_secs(10);
 /// The longest pause between two attempts.
-const LONGEST_PAUSE: Nanos = Nanos::from_secs(300);
+const MAX_DELIVERY_INTERVAL: Nanos = Nanos::from_secs(300);
 /// The maximum number of refusals of a record; after them the courier gives it up.
-const MOST_REFUSALS: u32 = 5;
+const MAX_REFUSALS: u32 = 5;
 
 /// The queue that keeps records until they are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,13 +193,13 @@ impl<M: DeliveryKind> Courier<M> {
                     if !std::mem::replace(&mut is_taken, true) {
                         tracing::warn!(queue, %directory, "another process has the queue on disk open; new records wait in memory until it ends");
                     }
-                    TAKEN_PAUSE
+                    LOCKED_RETRY_INTERVAL
                 }
                 Err(OpenError::Failed(error)) => {
                     tracing::error!(queue, %directory, %error, "cannot open the queue on disk; retrying");
                     // nothing is delivered either, and an alert watches that
                     self.metrics().deliveries.attempted(false);
-                    BROKEN_PAUSE
+                    FAILED_RETRY_INTERVAL
                 }
             };
             sleep(pause.to_duration()).await;
@@ -250,7 +250,7 @@ impl<M: DeliveryKind> Courier<M> {
                 Ok(records) => records,
                 Err(error) => {
                     tracing::error!(queue = M::NAME, %error, "cannot read the queue on disk; retrying");
-                    sleep(BROKEN_PAUSE.to_duration()).await;
+                    sleep(FAILED_RETRY_INTERVAL.to_duration()).await;
                     continue;
                 }
             };
@@ -277,12 +277,12 @@ impl<M: DeliveryKind> Courier<M> {
             let reason = answered.map_or_else(|reason| reason, |status| format!("it answered {status}"));
             let (queue, what) = (M::NAME, M::describe(&records));
             if let Some(ended) = self.give_up_reason(refusals, &records) {
-                tracing::error!(queue, what, reason, "removed from the queue without delivery: {ended}");
+                tracing::error!(queue, what, reason, result = ended, "removed from the queue without delivery");
                 (attempts, refusals) = (0, 0);
                 self.end(ended, records.len()).await;
             } else {
                 tracing::warn!(queue, what, reason, "cannot deliver to the receiver; retrying");
-                sleep(backoff(attempts, LONGEST_PAUSE, rand::random()).to_duration()).await;
+                sleep(backoff(attempts, MAX_DELIVERY_INTERVAL, rand::random()).to_duration()).await;
                 attempts = u32::saturating_add(attempts, 1);
             }
         }
@@ -291,7 +291,7 @@ impl<M: DeliveryKind> Courier<M> {
     /// The reason why the courier gives up `records`, or `None`.
     fn give_up_reason(&self, refusals: u32, records: &[Vec<u8>]) -> Option<&'static str> {
         let (active, now) = (self.gateway.active.load(), self.gateway.clock.wall());
-        if refusals >= MOST_REFUSALS {
+        if refusals >= MAX_REFUSALS {
             return Some("refused");
         }
         records.iter().all(|record| M::is_expired(record, &active.ruleset, now)).then_some("expired")
@@ -306,7 +306,7 @@ impl<M: DeliveryKind> Courier<M> {
         self.metrics().deliveries.ended(result, count);
         if let Err(error) = self.blocking(move |courier| courier.acknowledge_oldest(count)).await {
             tracing::error!(queue = M::NAME, %error, "cannot remove records from the queue on disk; they may be delivered again");
-            sleep(BROKEN_PAUSE.to_duration()).await;
+            sleep(FAILED_RETRY_INTERVAL.to_duration()).await;
         }
     }
 
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_five_minutes_and_differ_by_chance() {
-        let seconds = |attempts, chance| backoff(attempts, LONGEST_PAUSE, chance).as_secs_f64();
+        let seconds = |attempts, chance| backoff(attempts, MAX_DELIVERY_INTERVAL, chance).as_secs_f64();
         assert_eq!(
             [0, 1, 2, 8, 9, 63, 64, u32::MAX].map(|attempts| seconds(attempts, 0)),
             [1.0, 2.0, 4.0, 256.0, 300.0, 300.0, 300.0, 300.0]

@@ -5,11 +5,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::cluster::serve::MAX_HANDSHAKES;
 
 /// The maximum number of idle upstream connections that each worker keeps for further requests.
-const MOST_KEPT: usize = 512;
+const MAX_KEPT: usize = 512;
 /// Descriptors of the process itself: logs, state, Redis, health checks, files that are read again.
 const OWN: usize = 64;
 /// The maximum number of connections to the admin port.
-pub(super) const MOST_ADMIN: usize = 64;
+pub(super) const MAX_ADMIN_CONNECTIONS: usize = 64;
 /// The maximum number of connections to the cluster port that are in their handshake.
 const OF_CLUSTER: usize = MAX_HANDSHAKES;
 /// Descriptors for each worker, and for each listener of a worker.
@@ -48,7 +48,7 @@ impl FdBudget {
     pub fn within(limit: usize, needs: Needs) -> Self {
         let Needs { workers, listeners, peers, has_lookups, has_sample } = needs;
         let of_worker = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_WORKER);
-        let own = of_worker.saturating_mul(workers).saturating_add(OWN).saturating_add(MOST_ADMIN);
+        let own = of_worker.saturating_mul(workers).saturating_add(OWN).saturating_add(MAX_ADMIN_CONNECTIONS);
         // the workers, the background work and the heartbeats have a connection to each peer, and it has as many to this one
         let of_peer = workers.saturating_add(2).saturating_mul(2);
         let of_cluster = peers.map_or(0, |peers| of_peer.saturating_mul(peers).saturating_add(OF_CLUSTER));
@@ -56,7 +56,7 @@ impl FdBudget {
         let own = own.saturating_add(of_cluster).saturating_add(of_lookups);
         let each = if has_sample { 5 } else { 3 };
         let clients = limit.saturating_sub(own).checked_div(each).unwrap_or(0).max(1);
-        let kept = clients.checked_div(workers).unwrap_or(clients).clamp(1, MOST_KEPT);
+        let kept = clients.checked_div(workers).unwrap_or(clients).clamp(1, MAX_KEPT);
         Self { clients, kept }
     }
 
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(FdBudget::within(1024, Needs { peers: Some(7), ..plain }).clients, 242 - 7 * 12 / 3);
         assert_eq!(FdBudget::within(1024, Needs { has_lookups: true, ..plain }), FdBudget { clients: 242, kept: 60 });
         assert_eq!(FdBudget::within(1024, Needs { has_sample: true, ..plain }), FdBudget { clients: 171, kept: 42 });
-        assert_eq!(FdBudget::within(1 << 20, Needs { listeners: 2, ..plain }).kept, MOST_KEPT);
+        assert_eq!(FdBudget::within(1 << 20, Needs { listeners: 2, ..plain }).kept, MAX_KEPT);
         assert_eq!(
             FdBudget::within(10, Needs { workers: 64, listeners: 64, ..plain }),
             FdBudget { clients: 1, kept: 1 }

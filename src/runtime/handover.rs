@@ -38,13 +38,13 @@ const UPSTREAMS_VARIABLE: &str = "TOLLGATE_HANDOVER_UPSTREAMS";
 /// The variable that tells the new process which sources of customers and keys have data in the old one, in the same form.
 const SOURCES_VARIABLE: &str = "TOLLGATE_HANDOVER_SOURCES";
 /// The most bytes of a variable; Linux starts no process with 128 KiB or more in one.
-const LONGEST_VARIABLE: usize = 100 << 10;
+const MAX_VARIABLE_BYTES: usize = 100 << 10;
 /// The variable in which systemd tells the main process of a service its process ID.
 const SYSTEMD_VARIABLE: &str = "SYSTEMD_EXEC_PID";
 /// The byte that accompanies each socket.
 const SOCKET: u8 = b's';
 /// The timeout of each process for the other's message.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The reason why a handover failed.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +67,7 @@ pub(super) enum UpgradeError {
     #[error("the new process ended before it served; see its log lines for the reason")]
     SuccessorExited,
     /// The new process did not reach the named step in time.
-    #[error("the new process was not {0} after {PATIENCE:?}")]
+    #[error("the new process was not {0} after {MESSAGE_TIMEOUT:?}")]
     StepTimeout(&'static str),
     /// The connection between the processes failed.
     #[error("cannot hand over to the new process: {0}")]
@@ -113,7 +113,7 @@ impl Successor {
         command
             .args(arguments)
             .env(HANDOVER_VARIABLE, if inherit::are_of_systemd() { FROM_SYSTEMD } else { "1" })
-            .env(UPSTREAMS_VARIABLE, if upstreams.len() > LONGEST_VARIABLE { "[]" } else { &upstreams })
+            .env(UPSTREAMS_VARIABLE, if upstreams.len() > MAX_VARIABLE_BYTES { "[]" } else { &upstreams })
             .env(SOURCES_VARIABLE, sources)
             .stdin(Stdio::from(OwnedFd::from(theirs)));
         // the new process receives the sockets through the Unix socket, not from systemd
@@ -124,8 +124,8 @@ impl Successor {
         // otherwise the new process's end of the socket stays open in this process
         drop(command);
         let successor = Self { stream: ours, child, serves: false };
-        successor.stream.set_read_timeout(Some(PATIENCE))?;
-        successor.stream.set_write_timeout(Some(PATIENCE))?;
+        successor.stream.set_read_timeout(Some(MESSAGE_TIMEOUT))?;
+        successor.stream.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
         Ok(successor)
     }
 
@@ -208,7 +208,7 @@ impl Predecessor {
             return Ok(None);
         }
         let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(MESSAGE_TIMEOUT))?;
         let (mut greeting, mut count) = ([0; GREETING.len()], [0; 4]);
         stream.read_exact(&mut greeting)?;
         if greeting != GREETING {

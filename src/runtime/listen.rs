@@ -29,7 +29,7 @@ use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 
 /// How long accepting pauses when the process has no file descriptor left, or the system no memory.
-pub(super) const PAUSE: Nanos = Nanos::new(10_000_000);
+pub(super) const ACCEPT_RETRY_INTERVAL: Nanos = Nanos::new(10_000_000);
 
 // === the sockets ===
 
@@ -205,7 +205,7 @@ async fn accept_while(
                     tracing::error!(%error, "cannot accept connections; new connections wait in the backlog; retrying");
                 }
                 // without a pause the same error returns at once; no event says when a descriptor becomes free
-                sleep(PAUSE.to_duration()).await;
+                sleep(ACCEPT_RETRY_INTERVAL.to_duration()).await;
             }
         }
     }
@@ -262,9 +262,9 @@ mod tests {
         async fn process_new(self: &Arc<Self>, mut stream: Stream, _: &ShutdownWatch) -> Option<Stream> {
             let peer = stream.get_socket_digest()?.peer_addr()?.to_string();
             stream.write_all(peer.as_bytes()).await.ok()?;
-            let mut heard = Vec::new();
-            stream.read_to_end(&mut heard).await.ok()?;
-            stream.write_all(&heard).await.ok()?;
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).await.ok()?;
+            stream.write_all(&received).await.ok()?;
             stream.flush().await.ok()?;
             None
         }
@@ -368,12 +368,15 @@ mod tests {
     #[test]
     fn complaints_are_a_second_apart() {
         let (gate, clock) = gate(1);
-        let mut told = 0;
+        let mut logged = 0;
         for _ in 0..300 {
-            told += usize::from(gate.should_log());
-            clock.set(clock.now().saturating_add(PAUSE));
+            logged += usize::from(gate.should_log());
+            clock.set(clock.now().saturating_add(ACCEPT_RETRY_INTERVAL));
         }
-        assert_eq!(told, 3);
-        assert!(PAUSE.to_duration() < Duration::from_millis(100), "who waits for a descriptor waits for this");
+        assert_eq!(logged, 3);
+        assert!(
+            ACCEPT_RETRY_INTERVAL.to_duration() < Duration::from_millis(100),
+            "who waits for a descriptor waits for this"
+        );
     }
 }

@@ -25,11 +25,11 @@ use crate::store::SharedStore;
 use crate::units::Nanos;
 
 /// The longest time that a shutdown waits for requests in flight.
-pub const GRACE: Nanos = Nanos::from_secs(60);
+pub const GRACE_PERIOD: Nanos = Nanos::from_secs(60);
 /// How often the main thread checks whether they are finished.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// How often it saves meanwhile, since the process may be killed before they are finished.
-const SAVE_EVERY: Nanos = Nanos::from_secs(2);
+const SAVE_INTERVAL: Nanos = Nanos::from_secs(2);
 
 /// The parts of the gateway that signals act on.
 pub(super) struct SignalTargets {
@@ -96,13 +96,16 @@ pub(super) fn run_until_idle(
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process earlier
     let (mut has_ended, mut saves_at) = (false, None);
     while !has_ended {
-        has_ended = has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
+        has_ended = has_finished.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Disconnected);
         // the shutdown waits for an incomplete request head only if a successor serves the other clients
         let waits = || lifecycle.is_handed_over() && gateway.traffic.has_partial_head();
         // in the cluster the successor has this gateway's place: nothing here settles with other gateways any more
-        let is_settled = || match lifecycle.is_handed_over() {
-            true => gateway.store.shared().is_none_or(SharedStore::is_settled),
-            false => gateway.store.is_settled(),
+        let is_settled = || {
+            if lifecycle.is_handed_over() {
+                gateway.store.shared().is_none_or(SharedStore::is_settled)
+            } else {
+                gateway.store.is_settled()
+            }
         };
         // check the store last: requests leave records there when they end, and a settled gateway answers no other
         // gateway
@@ -112,7 +115,7 @@ pub(super) fn run_until_idle(
             Phase::Draining if is_idle() => break,
             Phase::Draining => {
                 let now = gateway.clock.now();
-                if now >= *saves_at.get_or_insert(now.saturating_add(SAVE_EVERY)) {
+                if now >= *saves_at.get_or_insert(now.saturating_add(SAVE_INTERVAL)) {
                     save();
                     saves_at = None;
                 }

@@ -89,7 +89,7 @@ impl AsFd for Socket {
 
 /// The maximum number of unsent bytes of a response that the kernel takes. Without it, the kernel takes megabytes for a
 /// client that reads nothing, and the gateway does not notice.
-const MOST_UNSENT: u32 = 32 << 10;
+const MAX_UNSENT: u32 = 32 << 10;
 
 /// A listening socket on the worker's runtime, which accepts connections.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Acceptor {
         match socket {
             Socket::Tcp(socket) => {
                 // each accepted connection inherits this option
-                SockRef::from(&socket).set_tcp_notsent_lowat(MOST_UNSENT)?;
+                SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT)?;
                 tokio::net::TcpListener::from_std(socket).map(Self::Tcp)
             }
             Socket::Unix(socket) => tokio::net::UnixListener::from_std(socket).map(Self::Unix),

@@ -37,7 +37,7 @@ pub struct StateFile {
 
 /// How far the wall clock may have gone back since a snapshot was written. Up to this step the process's clock continues
 /// from the snapshot; a snapshot from further ahead is refused, because its states could deny requests for as long.
-const LARGEST_STEP_BACK: Nanos = Nanos::from_secs(60);
+const MAX_STEP_BACK: Nanos = Nanos::from_secs(60);
 /// The maximum number of unusable files that are kept beside a state file.
 const MAX_REFUSED: usize = 9;
 
@@ -110,7 +110,9 @@ impl RestoredState {
                     tracing::warn!(keys = unknown, "state of limits that this version cannot read is ignored");
                 }
             }
-            Recovery::Refused { reason } => tracing::error!("{reason}; every key starts afresh"),
+            Recovery::Refused { reason } => {
+                tracing::error!(reason, "the saved state cannot be used: every key starts afresh")
+            }
         }
     }
 }
@@ -135,7 +137,7 @@ fn read(path: &Path) -> Result<Option<Restored>, SnapshotError> {
         }
         Err(other @ ReadError::TooLarge(_)) => return Err(SnapshotError::Unreadable(io::Error::other(other))),
     };
-    let latest = SystemClock::new().now().saturating_add(LARGEST_STEP_BACK);
+    let latest = SystemClock::new().now().saturating_add(MAX_STEP_BACK);
     let mut file = BufReader::new(file);
     let restored = LocalStore::read_snapshot(&mut file, latest)?;
     match file.read(&mut [0]) {
@@ -273,11 +275,10 @@ impl SnapshotWriter {
             }
             Err(error) => {
                 let error = format!("cannot write the state to {}: {error}", path.display());
-                let effect = match has_snapshot(&path) && !self.is_refused(&path) {
-                    true => "limits continue from the last snapshot",
-                    false => "every key starts afresh",
-                };
-                tracing::error!("{error}; after a restart, {effect}");
+                let is_usable = has_snapshot(&path) && !self.is_refused(&path);
+                let after_restart =
+                    if is_usable { "limits continue from the last snapshot" } else { "every key starts afresh" };
+                tracing::error!(error, after_restart, "cannot write the state");
                 self.telemetry.state_not_written();
                 self.snapshots.failed(error);
             }

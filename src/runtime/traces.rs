@@ -23,13 +23,13 @@ use crate::telemetry::deliveries::DeliveryMetrics;
 use crate::units::Nanos;
 
 /// The longest time that a span waits for its batch.
-const EVERY: Nanos = Nanos::from_secs(2);
+const SEND_INTERVAL: Nanos = Nanos::from_secs(2);
 /// The maximum number of attempts for a batch.
-const ATTEMPTS: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 /// The longest pause between two attempts, also where the collector asks for one.
-const LONGEST_PAUSE: Nanos = Nanos::from_secs(30);
+const MAX_RETRY_INTERVAL: Nanos = Nanos::from_secs(30);
 /// How long the end of the process waits until the last spans are sent.
-const LAST: Nanos = Nanos::from_secs(2);
+const LAST_SEND_TIMEOUT: Nanos = Nanos::from_secs(2);
 
 /// The settings of the exporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +70,8 @@ impl Exporter {
         loop {
             spans.wait_for(1).await;
             // a batch is due after this time, or earlier with many spans
-            drop(timeout(EVERY.to_duration(), spans.wait_for(Spans::BATCH_SIZE)).await);
-            self.send(ATTEMPTS).await;
+            drop(timeout(SEND_INTERVAL.to_duration(), spans.wait_for(Spans::BATCH_SIZE)).await);
+            self.send(MAX_ATTEMPTS).await;
         }
     }
 
@@ -87,7 +87,7 @@ impl Exporter {
             }
         };
         if let Ok(runtime) = Builder::new_current_thread().enable_all().build() {
-            drop(runtime.block_on(async { timeout(LAST.to_duration(), sending).await }));
+            drop(runtime.block_on(async { timeout(LAST_SEND_TIMEOUT.to_duration(), sending).await }));
             // no thread waits for the name lookups that are still running
             runtime.shutdown_background();
         }
@@ -164,12 +164,12 @@ const fn is_retryable(status: u16) -> bool {
 /// The pause that the collector asks for in `Retry-After`.
 fn retry_after(head: &ResponseHead) -> Option<Nanos> {
     let seconds = str::from_utf8(head.fields.get("retry-after")?).ok()?.parse().ok()?;
-    Some(Nanos::from_secs(seconds).min(LONGEST_PAUSE))
+    Some(Nanos::from_secs(seconds).min(MAX_RETRY_INTERVAL))
 }
 
 /// The pause after `attempts` attempts: the collector's `retry_after`, or as for other deliveries.
 fn pause(attempts: u32, retry_after: Option<Nanos>, chance: u8) -> Nanos {
-    retry_after.unwrap_or_else(|| backoff(attempts.saturating_sub(1), LONGEST_PAUSE, chance))
+    retry_after.unwrap_or_else(|| backoff(attempts.saturating_sub(1), MAX_RETRY_INTERVAL, chance))
 }
 
 #[cfg(test)]

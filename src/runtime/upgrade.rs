@@ -14,9 +14,9 @@ use crate::store::SnapshotSize;
 use crate::telemetry::Telemetry;
 
 /// How long other gateways may take to take this gateway's keys over.
-const LEAVES_WITHIN: Duration = Duration::from_secs(5);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often this process checks whether they have.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Hands this process's sockets and state over to a new process.
 pub(super) struct Upgrader {
@@ -74,10 +74,10 @@ impl Upgrader {
             cluster.leave();
             let leaving = async {
                 while !cluster.has_left() {
-                    sleep(LOOK).await;
+                    sleep(CHECK_INTERVAL).await;
                 }
             };
-            drop(timeout(LEAVES_WITHIN, leaving).await);
+            drop(timeout(LEAVE_TIMEOUT, leaving).await);
         }
         let snapshot_writer = Arc::clone(&self.snapshot_writer);
         blocking(move || {

@@ -20,8 +20,8 @@ use crate::units::Nanos;
 
 /// A sweep visits every key once in this many ticks.
 const SWEEP_PARTS: usize = 64;
-const SWEEP_TICK: Nanos = Nanos::SECOND;
-const LOOK_TICK: Nanos = Nanos::SECOND;
+const SWEEP_INTERVAL: Nanos = Nanos::SECOND;
+const WATCH_INTERVAL: Nanos = Nanos::SECOND;
 /// A process that does not look for this long has stood still.
 const STANDSTILL: Nanos = Nanos::from_secs(3);
 
@@ -49,7 +49,7 @@ impl Upkeep {
     /// Samples the meters, from which rates are computed, and logs steps of the wall clock and times when the process stood
     /// still.
     async fn look(gateway: Gateway, history: Arc<History>) {
-        let mut ticks = interval(LOOK_TICK.to_duration());
+        let mut ticks = interval(WATCH_INTERVAL.to_duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut known, mut looked) = (gateway.clock.wall_offset(), gateway.clock.now());
         loop {
@@ -81,7 +81,7 @@ impl Upkeep {
     }
 
     async fn sweep(gateway: Gateway) {
-        let mut ticks = interval(SWEEP_TICK.to_duration());
+        let mut ticks = interval(SWEEP_INTERVAL.to_duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for part in (0..SWEEP_PARTS).cycle() {
             ticks.tick().await;

@@ -23,11 +23,11 @@ use crate::telemetry::deliveries::QueueMetrics;
 use crate::units::Nanos;
 
 /// How often sums are saved: a process that is killed loses the usage since the last time.
-const SAVE_EVERY: Nanos = Nanos::from_secs(2);
+const SAVE_INTERVAL: Nanos = Nanos::from_secs(2);
 /// How often the gateway looks for sums of processes that have ended.
-const ADOPT_EVERY: Nanos = Nanos::from_secs(10);
+const ADOPT_INTERVAL: Nanos = Nanos::from_secs(10);
 /// How often a failure that lasts is logged again.
-const REMIND_EVERY: Nanos = Nanos::from_secs(600);
+const REMIND_INTERVAL: Nanos = Nanos::from_secs(600);
 
 /// The settings of usage events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl DeliveryKind for Events {
             let due = courier.blocking(move |courier| write(courier, &settings, false)).await;
             let left = due.saturating_sub(courier.gateway.clock.wall());
             // an interval that has ended grows while the queue has no room
-            let pause = if left == Nanos::ZERO { SAVE_EVERY } else { left.min(SAVE_EVERY) };
+            let pause = if left == Nanos::ZERO { SAVE_INTERVAL } else { left.min(SAVE_INTERVAL) };
             tokio::select! {
                 () = sleep(pause.to_duration()) => {}
                 () = courier.gateway.usage_sums.wait_for_threshold() => {}
@@ -165,7 +165,7 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
     }
     state.save_and_queue(courier, settings, now);
     if courier.is_open() && elapsed >= state.adopts_at {
-        state.adopts_at = elapsed.saturating_add(ADOPT_EVERY);
+        state.adopts_at = elapsed.saturating_add(ADOPT_INTERVAL);
         state.adopt(courier);
     }
     if is_last {
@@ -182,7 +182,7 @@ impl State {
     /// Has the last failure logged again if it still lasts, from time to time.
     fn remind(&mut self, elapsed: Nanos) {
         if elapsed >= self.reminds_at {
-            (self.last_error, self.reminds_at) = (None, elapsed.saturating_add(REMIND_EVERY));
+            (self.last_error, self.reminds_at) = (None, elapsed.saturating_add(REMIND_INTERVAL));
         }
     }
 
@@ -242,7 +242,7 @@ impl State {
             Err(error) => {
                 let last_error = format!("{failed}: {error}");
                 if self.last_error.as_ref() != Some(&last_error) {
-                    tracing::error!("{last_error}; retrying");
+                    tracing::error!(%error, "{failed}; retrying");
                     self.last_error = Some(last_error);
                 }
                 None

@@ -44,9 +44,9 @@ impl std::fmt::Debug for Settings {
 /// other lines of the runtime.
 const LOG_TARGET: &str = "tollgate::webhook";
 /// How often lost crossings are counted while the queue is not open.
-const COUNT_EVERY: Duration = Duration::from_secs(1);
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of crossings in one write to the queue.
-const WRITTEN_AT_ONCE: usize = 256;
+const MAX_BATCH: usize = 256;
 
 /// Messages about keys.
 pub(super) struct Messages {
@@ -80,13 +80,13 @@ impl DeliveryKind for Messages {
 
     async fn write(courier: &Arc<Courier<Self>>, settings: &Settings) {
         let mut opened = pin!(courier.opened());
-        while timeout(COUNT_EVERY, &mut opened).await.is_err() {
+        while timeout(COUNT_INTERVAL, &mut opened).await.is_err() {
             count_lost(courier);
         }
         let mut crossed = courier.record_kind.crossed.lock().await;
         loop {
             let mut batch = Vec::new();
-            if crossed.recv_many(&mut batch, WRITTEN_AT_ONCE).await == 0 {
+            if crossed.recv_many(&mut batch, MAX_BATCH).await == 0 {
                 return;
             }
             count_lost(courier);

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::json;
 use serde_yaml::{Mapping, Value};
 use tollgate::config::{Listener, Server};
-use tollgate::runtime::GRACE;
+use tollgate::runtime::GRACE_PERIOD;
 
 use crate::support::gateway::is_ready;
 use crate::support::process::Process;
@@ -170,7 +170,7 @@ fn a_pod_has_time_to_end_and_no_rights_to_lose() {
     let (pod, container) = (pod(), container());
     let pause = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
     let whole = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
-    assert!(whole > pause + GRACE.secs_ceil(), "{whole} seconds for {pause} and {GRACE}");
+    assert!(whole > pause + GRACE_PERIOD.secs_ceil(), "{whole} seconds for {pause} and {GRACE_PERIOD}");
     assert!(
         object("Deployment")["spec"]["replicas"].as_u64()
             > object("PodDisruptionBudget")["spec"]["minAvailable"].as_u64()
@@ -378,7 +378,7 @@ fn the_unit_starts_what_the_program_takes_and_gives_it_time_to_end() {
     takes(&words[1..], "/etc/tollgate/tollgate.yaml");
     assert_eq!(service("ExecReload"), "/bin/kill -HUP $MAINPID");
     let stop: u64 = service("TimeoutStopSec").strip_suffix('s').unwrap().parse().unwrap();
-    assert!(stop > GRACE.secs_ceil(), "{stop} seconds for {GRACE}");
+    assert!(stop > GRACE_PERIOD.secs_ceil(), "{stop} seconds for {GRACE_PERIOD}");
     assert_eq!((service("Restart").as_str(), service("DynamicUser").as_str()), ("on-failure", "yes"));
     assert!(service("LimitNOFILE").parse::<u64>().unwrap() >= 1 << 20);
 }

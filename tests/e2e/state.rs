@@ -229,9 +229,8 @@ fn a_refused_state_that_cannot_be_moved_is_not_written_over() {
     wait_until("failures", || snapshots(&gateway, "failure") >= 2.0);
     assert_eq!((fs::read(file(&gateway)).unwrap(), snapshots(&gateway, "success")), (cut, 0.0));
     let said = gateway.process.stderr();
-    assert!(
-        said.contains("was refused at the start, and is not overwritten: move it away; after a restart, every key")
-    );
+    assert!(said.contains("was refused at the start, and is not overwritten: move it away"), "{said}");
+    assert!(said.contains(r#""after_restart":"every key starts afresh""#), "{said}");
     assert!(!said.contains("limits continue"), "{said}");
     fs::remove_file(file(&gateway)).unwrap();
     wait_for_snapshot(&gateway);
@@ -309,7 +308,7 @@ fn a_file_that_is_something_else_is_left_alone() {
     assert_eq!(snapshots(&gateway, "success"), 0.0);
     let error = gateway.admin_get("/status").json()["state"]["last_error"].to_string();
     assert!(error.contains("is not a snapshot of tollgate, and is not overwritten: move it away"), "{error}");
-    assert!(gateway.process.stderr().contains("after a restart, every key starts afresh"));
+    assert!(gateway.process.stderr().contains(r#""after_restart":"every key starts afresh""#));
 }
 
 #[test]
@@ -356,7 +355,7 @@ fn a_folder_that_is_missing_is_told_of_until_it_is_there() {
     wait_until("failures", || snapshots(&gateway, "failure") >= 2.0);
     let said = gateway.process.stderr();
     assert!(said.contains("cannot write the state to gone/s: No such file"), "{said}");
-    assert!(said.contains("after a restart, every key starts afresh"), "{said}");
+    assert!(said.contains(r#""after_restart":"every key starts afresh""#), "{said}");
     let is_successful = || gateway.metrics().value("tollgate_state_last_snapshot_successful", &[]);
     assert_eq!(is_successful(), Some(0.0));
     assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
@@ -365,7 +364,7 @@ fn a_folder_that_is_missing_is_told_of_until_it_is_there() {
     assert!(gateway.admin_get("/status").json()["state"]["last_error"].is_null());
     assert_eq!(is_successful(), Some(1.0));
     fs::create_dir(gateway.folder.path().join("gone/s.new")).unwrap();
-    let says = || gateway.process.stderr().contains("after a restart, limits continue from the last snapshot");
+    let says = || gateway.process.stderr().contains(r#""after_restart":"limits continue from the last snapshot""#);
     wait_until("a failure after a snapshot", says);
     gateway.restart("KILL");
     assert_eq!(ask(&gateway, "ann"), 429);

@@ -294,7 +294,8 @@ fn an_event_that_the_receiver_does_not_want_does_not_hold_up_the_others() {
     // the log has the data to book the event by hand
     let log = gateway.process.stderr();
     assert!(
-        log.contains("removed from the queue without delivery: refused")
+        log.contains("removed from the queue without delivery")
+            && log.contains(r#""result":"refused""#)
             && log.contains("customer-1")
             && !log.contains(TOKEN),
         "{log}"

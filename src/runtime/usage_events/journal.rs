@@ -17,7 +17,7 @@ use crate::files;
 const SUMS: &str = ".sums";
 const LOCK: &str = ".alive";
 /// The largest file that is read; one with as many sums as a process may have, each under many limits, is smaller.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_BYTES: usize = 1 << 30;
 
 /// The file of this process.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Journal {
     }
 
     fn left_by(&self, name: &str) -> io::Result<Vec<Vec<u8>>> {
-        match files::read(&self.path_of(name, SUMS), MOST_BYTES).0 {
+        match files::read(&self.path_of(name, SUMS), MAX_BYTES).0 {
             Ok(bytes) => postcard::from_bytes(&bytes).map_err(io::Error::other),
             Err(files::ReadError::Failed(error)) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(io::Error::other(error)),

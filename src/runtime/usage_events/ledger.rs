@@ -8,7 +8,7 @@ use crate::runtime::courier::rfc3339;
 use crate::units::Nanos;
 
 /// The maximum number of customers in an interval: with more, it ends early.
-pub(super) const MOST_CUSTOMERS: usize = 1 << 16;
+pub(super) const MAX_CUSTOMERS: usize = 1 << 16;
 /// The length of an event's identifier, in bytes of the hash.
 const ID_BYTES: usize = 16;
 
@@ -45,13 +45,13 @@ impl Ledger {
 
     /// Whether the interval has room for the customers of `sums`.
     pub(super) fn has_room_for(&self, sums: &CustomerSums) -> bool {
-        self.sums.len().saturating_add(sums.len()) <= MOST_CUSTOMERS
+        self.sums.len().saturating_add(sums.len()) <= MAX_CUSTOMERS
     }
 
     /// Adds usage. Returns the number of sums for which there was no room.
     pub(super) fn add(&mut self, sums: CustomerSums) -> usize {
         self.is_changed |= !sums.is_empty();
-        self.sums.merge(sums, MOST_CUSTOMERS)
+        self.sums.merge(sums, MAX_CUSTOMERS)
     }
 
     /// The end of the current interval: a whole multiple of `every`.
