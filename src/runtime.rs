@@ -24,6 +24,7 @@ pub mod sample;
 pub mod senders;
 mod shutdown;
 mod socket;
+mod sockets;
 pub mod state;
 pub mod traces;
 mod upgrade;
@@ -37,40 +38,40 @@ pub use self::shutdown::{GRACE_PERIOD, HeldSignals, ServerPanicked};
 use self::accept_gate::{AcceptGate, ListenAddresses};
 use self::bounded::{BoundedApp, REQUEST_TIMEOUT};
 use self::cluster::ClusterListener;
-use self::config_source::{ConfigSource, GatewayParts};
-use self::courier::Courier;
+use self::config_source::{ConfigSource, GatewayParts, StoreSettings};
 use self::descriptors::{FdBudget, MAX_ADMIN_CONNECTIONS, Needs};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
 use self::listen::{AcceptsUntil, AppListener};
 use self::reload::Reloader;
-use self::senders::{SenderSettings, Senders};
+use self::senders::Senders;
 use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{OwnedSocketFiles, Socket};
+use self::sockets::Sockets;
 use self::state::{RestoredState, SnapshotWriter, StateFile};
-use self::traces::Exporter;
 use self::upgrade::Upgrader;
-use self::usage_events::Events;
-use self::webhook::Messages;
 use self::workers::WorkerThreads;
 use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Records};
 use crate::clock::{Clock, SystemClock};
+use crate::cluster::settings::ClusterSettings;
 use crate::cluster::{Cluster, OsPlatform, PeerObserver};
+use crate::customers::source::Refresher;
 use crate::files;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::bans::Bans;
 use crate::gateway::crossings::Crossings;
 use crate::gateway::spans::Spans;
+use crate::gateway::upstream::Pool;
 use crate::gateway::usage_sums::UsageSums;
 use crate::gateway::{Gateway, GatewayState};
 use crate::lifecycle::Phase;
 use crate::ruleset::key::KeyHasher;
 use crate::ruleset::{Endpoint, SocketPath};
 use crate::store::shared::{CallObserver, CallResult, Operation};
-use crate::store::{SharedStore, Store};
+use crate::store::{LocalStore, SharedStore, Store};
 use crate::telemetry::history::History;
 use crate::telemetry::{ClusterMetrics, DenialRecorder, StoreMetrics, Telemetry};
 
@@ -126,95 +127,42 @@ pub struct Prepared {
     snapshots: Arc<Snapshots>,
     snapshot_writer: Arc<SnapshotWriter>,
     senders: Senders,
-    room: FdBudget,
-}
-
-/// The listening sockets.
-struct Sockets {
-    /// For each worker, its sockets, each with the position of its address.
-    clients: Vec<Vec<(usize, Socket)>>,
-    admin: Vec<Socket>,
-    sample: Option<Vec<Socket>>,
-    /// The sockets for other gateways of the cluster.
-    cluster: Vec<Socket>,
-    /// All sockets above, each once.
-    all: Vec<Socket>,
-    /// The sockets in the file system that are not systemd's; this process removes them when it ends.
-    paths: Vec<SocketPath>,
-    /// The sockets in the file system that only the old process has listened on.
-    unused: OwnedSocketFiles,
+    fd_budget: FdBudget,
 }
 
 /// Does every step of the start that can fail. If another process hands over to this one, that process has stopped
-/// accepting connections when this function returns.
+/// accepting connections when this function returns; so what may take long or fail comes before `restore_state`.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
     disable_huge_pages();
     let Setup { signals, parts, origin, sample } = setup;
-    let GatewayParts {
-        listeners: clients,
-        admin: operators,
-        workers,
-        access,
-        rules,
-        store,
-        state,
-        cluster,
-        senders: SenderSettings { webhook, usage_events, traces },
-        warnings,
-    } = parts;
-    let access = Arc::new(Access::new(access));
+    let GatewayParts { listeners, admin, workers, access, rules, store, state, cluster, senders, warnings } = parts;
     let (mut predecessor, inherited) = match Predecessor::detect().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
     };
-    let sockets = Sockets::open(
-        (&clients, workers),
-        operators,
-        (sample, cluster.as_ref().map(|cluster| cluster.listen)),
-        inherited,
-    )?;
+    let optional = (sample, cluster.as_ref().map(|cluster| cluster.listen));
+    let sockets = Sockets::open((&listeners, workers), admin, optional, inherited)?;
     let telemetry = Telemetry::new()?;
     telemetry.watch_panics();
-    // before the old process stops accepting, and before it learns that this one is ready
     let pools = rules.pools(None);
-    let (sources, of_system): (_, Arc<dyn Clock>) = (rules.sources(), Arc::new(SystemClock::new()));
-    let begun = block_on(reload::resolve_nodes_and_refresh_sources(&pools, &sources, &telemetry, &of_system));
-    if let Err(error) = begun {
-        tracing::warn!(%error, "cannot resolve host names or read customers and keys before the start; they are read in the background");
-    }
-    if let Some(predecessor) = &predecessor {
-        predecessor.check_upstreams(&pools).map_err(StartError::predecessor)?;
-        predecessor.check_sources(&sources).map_err(StartError::predecessor)?;
-    }
-    let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
-    let recovered = recover(predecessor.as_mut(), state.as_ref(), seed)?;
-    recovered.report(&telemetry);
-    let RestoredState { store: local, seed, clock, recovery, refused, last } = recovered;
+    fetch_before_takeover(predecessor.as_ref(), &pools, &rules.sources(), &telemetry)?;
+    let cluster_seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
+    let restored = restore_state(predecessor.as_mut(), state.as_ref(), cluster_seed)?;
+    restored.report(&telemetry);
+    let RestoredState { store: local, seed, clock, recovery, refused, last } = restored;
     let clock: Arc<dyn Clock> = Arc::new(clock.telling(local.wall_offset()));
-    let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
-    // the workers call Redis and peers, and so does the background work
-    let asking = sockets.clients.len().saturating_add(1);
-    let shared = store.map(|settings| {
-        SharedStore::new(settings, asking, Arc::clone(&clock), calls_counted_by(telemetry.store.clone()))
-    });
-    let hasher = KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed()));
-    let hasher = if cluster.is_some() { hasher.divided() } else { hasher };
-    let peers = cluster.as_ref().map(|settings| settings.peers.others());
-    let cluster = cluster.map(|settings| {
-        let told = questions_counted_by(telemetry.cluster.clone());
-        Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told)
-    });
-    let store = Arc::new(Store::new(local, shared, cluster));
     let needs = Needs {
-        workers: sockets.clients.len(),
-        listeners: clients.len(),
-        peers,
+        workers,
+        listeners: listeners.len(),
+        peers: cluster.as_ref().map(|settings| settings.peers.others()),
         has_lookups: rules.directory.is_asked_over_http(),
         has_sample: sample.is_some(),
     };
-    let room = FdBudget::within(descriptors::limit(), needs);
-    room.warn_if_small();
+    let fd_budget = FdBudget::within(descriptors::limit(), needs);
+    fd_budget.warn_if_small();
+    let hasher = key_hasher(&seed, store.as_ref(), cluster.is_some());
+    let store = Arc::new(build_store(local, (store, cluster), workers, &clock, &telemetry));
     let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(clock.wall());
     let (crossings, crossed) = Crossings::new();
@@ -224,7 +172,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         clock,
         hasher,
         traffic: Arc::default(),
-        default_max_connections: room.clients,
+        default_max_connections: fd_budget.clients,
         denial_recorder: DenialRecorder::default(),
         bans: Bans::default(),
         crossings,
@@ -232,29 +180,22 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         spans: Spans::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
-    let (found, told) = ((seed, refused, last), Arc::clone(&snapshots));
-    let snapshot_writer = Arc::new(SnapshotWriter::new(gateway.clone(), telemetry.clone(), told, found, state));
-    let addresses = ListenAddresses { clients, operators };
-    let webhook = Courier::new(gateway.clone(), telemetry.clone(), Messages::new(crossed), webhook);
-    let events = Events::new(gateway.clock.wall());
-    let usage_events = Courier::new(gateway.clone(), telemetry.clone(), events, usage_events);
-    let traces = Exporter::new(gateway.clone(), telemetry.clone(), traces);
-    let senders =
-        Senders { webhook: Arc::new(webhook), usage_events: Arc::new(usage_events), traces: Arc::new(traces) };
+    let found = (seed, refused, last);
+    let snapshot_writer = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), found, state);
     Ok(Prepared {
         signals,
         sockets,
         predecessor,
-        addresses,
+        addresses: ListenAddresses { clients: listeners, operators: admin },
         origin,
         warnings,
-        access,
+        access: Arc::new(Access::new(access)),
+        senders: Senders::new(&gateway, &telemetry, crossed, senders),
         gateway,
         telemetry,
         snapshots,
-        snapshot_writer,
-        senders,
-        room,
+        snapshot_writer: Arc::new(snapshot_writer),
+        fd_budget,
     })
 }
 
@@ -275,9 +216,27 @@ fn block_on<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
     Ok(done)
 }
 
-/// The state of limits that the old process hands over, or that the last snapshot holds. `seed` is the cluster's, which all
-/// its gateways hash keys with.
-fn recover(
+/// Resolves the host names of upstreams, and reads customers and keys. A start goes on without them, but the old process
+/// serves on if it has some that this one could not get.
+fn fetch_before_takeover(
+    predecessor: Option<&Predecessor>,
+    pools: &[Arc<Pool>],
+    sources: &[Arc<Refresher>],
+    telemetry: &Telemetry,
+) -> Result<(), StartError> {
+    let system_clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let fetched = block_on(reload::resolve_nodes_and_refresh_sources(pools, sources, telemetry, &system_clock));
+    if let Err(error) = fetched {
+        tracing::warn!(%error, "cannot resolve host names or read customers and keys before the start; they are read in the background");
+    }
+    let Some(predecessor) = predecessor else { return Ok(()) };
+    predecessor.check_upstreams(pools).map_err(StartError::predecessor)?;
+    predecessor.check_sources(sources).map_err(StartError::predecessor)
+}
+
+/// The state of limits that the old process hands over, or that the last snapshot holds. From then on the old process
+/// accepts no connections. `seed` is the cluster's, which all its gateways hash keys with.
+fn restore_state(
     predecessor: Option<&mut Predecessor>,
     state: Option<&StateFile>,
     seed: Option<&[u8; 16]>,
@@ -288,7 +247,33 @@ fn recover(
     Ok(RestoredState { last: state.and_then(|file| files::open(&file.path).ok()), ..restored })
 }
 
-fn calls_counted_by(metrics: StoreMetrics) -> CallObserver {
+fn key_hasher(seed: &[u8; 16], store: Option<&StoreSettings>, is_in_cluster: bool) -> KeyHasher {
+    let secret = store.and_then(|settings| settings.key_secret.as_ref());
+    let hasher = KeyHasher::new(seed).with_secret(secret.map_or(&[], |secret| secret.seed()));
+    if is_in_cluster { hasher.divided() } else { hasher }
+}
+
+fn build_store(
+    local: LocalStore,
+    (shared, cluster): (Option<StoreSettings>, Option<ClusterSettings>),
+    workers: usize,
+    clock: &Arc<dyn Clock>,
+    telemetry: &Telemetry,
+) -> Store {
+    // the workers call Redis and peers, and so does the background work
+    let calling_threads = workers.saturating_add(1);
+    let shared = shared.map(|settings| {
+        SharedStore::new(settings, calling_threads, Arc::clone(clock), call_observer(telemetry.store.clone()))
+    });
+    let cluster = cluster.map(|settings| {
+        let peer_observer = peer_observer(telemetry.cluster.clone());
+        Cluster::new(&settings, calling_threads, Arc::clone(clock), Arc::new(OsPlatform), peer_observer)
+    });
+    Store::new(local, shared, cluster)
+}
+
+/// Counts the calls to Redis.
+fn call_observer(metrics: StoreMetrics) -> CallObserver {
     metrics.expect(&Operation::ALL.map(Operation::as_str), &CallResult::ALL.map(CallResult::as_str));
     Box::new(move |call| {
         metrics.called(call.operation.as_str(), call.result.as_str(), call.took);
@@ -296,7 +281,8 @@ fn calls_counted_by(metrics: StoreMetrics) -> CallObserver {
     })
 }
 
-fn questions_counted_by(metrics: ClusterMetrics) -> PeerObserver {
+/// Counts the calls to other gateways of the cluster.
+fn peer_observer(metrics: ClusterMetrics) -> PeerObserver {
     Box::new(move |peer, outcome, took| metrics.asked(peer, outcome.as_str(), took))
 }
 
@@ -318,35 +304,28 @@ impl Prepared {
             snapshots,
             snapshot_writer,
             senders,
-            room,
+            fd_budget,
         } = self;
         let Sockets { clients, admin, sample, cluster, all, paths, unused } = sockets;
-        let left = OwnedSocketFiles::at(paths.iter().map(|at| at.path.clone()));
+        let socket_files = OwnedSocketFiles::at(paths.iter().map(|at| at.path.clone()));
         let takes_over = predecessor.is_some();
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
         // the workers, the admin port and the signal handler, then the optional services
         let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
-        let announced = addresses.clients.len();
+        let listeners = addresses.clients.len();
         let gate = AcceptGate::new(services, addresses, shared, all);
-        let gate = Arc::new(gate.when_open(move || {
-            if let Some(predecessor) = predecessor {
-                // an inherited socket has the mode of the old process, which goes on with it if this one fails before
-                for at in &paths {
-                    if let Err(error) = socket::set_mode(at) {
-                        tracing::error!(path = %at.path.display(), %error, "cannot set the mode of the socket");
-                    }
-                }
-                predecessor.confirm_serving();
-                unused.clear();
-            }
-        }));
-        let workforce = WorkerThreads::new(clients, announced, &gateway, &gate, room.kept);
+        let gate = match predecessor {
+            Some(predecessor) => gate.when_open(move || complete_takeover(predecessor, &paths, unused)),
+            None => gate,
+        };
+        let gate = Arc::new(gate);
+        let workforce = WorkerThreads::new(clients, listeners, &gateway, &gate, fd_budget.kept);
         if !cluster.is_empty() {
             server.add_service(ClusterListener::new(cluster, Arc::clone(&gateway.store), Arc::clone(&gate)));
         }
-        let (reloads, asked) = Reloads::new(gateway.clock.wall(), warnings);
+        let (reloads, reload_requests) = Reloads::new(gateway.clock.wall(), warnings);
         let reloads = Arc::new(reloads);
         let history = Arc::new(History::default());
         let records = Records {
@@ -355,15 +334,11 @@ impl Prepared {
             history: Arc::clone(&history),
             access: Arc::clone(&access),
         };
-        let app = Admin::new(gateway.clone(), telemetry.clone(), records);
-        let meters = gateway.clone();
-        let shed = move || meters.active.load().meters.shed("admin");
-        let app = BoundedApp::new(app, (MAX_ADMIN_CONNECTIONS, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), shed);
-        server.add_service(AppListener::new("admin".to_owned(), admin, app, Arc::clone(&gate), AcceptsUntil::End));
+        server.add_service(admin_listener(admin, &gateway, &telemetry, records, &gate));
         let mut reloader = Reloader::new(
             gateway.clone(),
             (telemetry.clone(), Arc::clone(&history)),
-            (Arc::clone(&reloads), asked),
+            (Arc::clone(&reloads), reload_requests),
             (Arc::clone(&snapshot_writer), access),
             senders.clone(),
             origin,
@@ -374,11 +349,8 @@ impl Prepared {
         let upkeep =
             upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&snapshot_writer), history, senders.clone());
         server.add_service(background_service("upkeep", upkeep));
-        if let Some(listeners) = sample {
-            let most = room.clients.saturating_mul(2);
-            let app = BoundedApp::new(sample::Sample, (most, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), || ());
-            let name = "sample upstream".to_owned();
-            server.add_service(AppListener::new(name, listeners, app, Arc::clone(&gate), AcceptsUntil::Stop));
+        if let Some(sockets) = sample {
+            server.add_service(sample_listener(sockets, &gateway, fd_budget, &gate));
         }
         let upgrader = Upgrader {
             gate: Arc::clone(&gate),
@@ -392,11 +364,11 @@ impl Prepared {
             senders.save();
         };
         let ended = shutdown::run_until_idle(server, workforce, &gateway, targets, save)
-            .inspect_err(|panicked| tracing::error!("{panicked}"));
-        // a process that fails to take over leaves the sockets to the old one
+            .inspect_err(|panicked| tracing::error!(error = %panicked, "the gateway ends without a signal"));
+        // another process serves on the sockets: a successor, or the old process if this one has failed to take over
         let has_failed = takes_over && gateway.traffic.lifecycle.phase() == Phase::Starting;
         if !has_failed && !matches!(ended, Ok(ExitMode::Successor)) {
-            left.clear();
+            socket_files.clear();
         }
         snapshot_writer.write();
         senders.finish();
@@ -405,52 +377,42 @@ impl Prepared {
     }
 }
 
-impl Sockets {
-    /// Takes the inherited sockets, and opens new ones on the other addresses.
-    fn open(
-        (clients, workers): (&[Endpoint], usize),
-        operators: SocketAddr,
-        (sample, cluster): (Option<SocketAddr>, Option<SocketAddr>),
-        mut inherited: Inherited,
-    ) -> Result<Self, StartError> {
-        let fails = |address: &Endpoint| {
-            let address = address.clone();
-            move |error| StartError::Bind { address, error }
-        };
-        let others = [operators].into_iter().chain(sample).chain(cluster).map(Endpoint::Inet);
-        for endpoint in clients.iter().cloned().chain(others).filter(|endpoint| !inherited.has(endpoint)) {
-            if let Endpoint::Inet(address) = &endpoint {
-                listen::probe(*address).map_err(fails(&endpoint))?;
-            }
+/// Tells the old process that this one serves. `paths` are the sockets in the file system that this process uses, `unused`
+/// those that only the old process has listened on.
+fn complete_takeover(predecessor: Predecessor, paths: &[SocketPath], unused: OwnedSocketFiles) {
+    // an inherited socket has the mode of the old process, which goes on with it if this one fails before
+    for at in paths {
+        if let Err(error) = socket::set_mode(at) {
+            tracing::error!(path = %at.path.display(), %error, "cannot set the mode of the socket");
         }
-        // systemd keeps its sockets open for this process, and their files in the file system too
-        let of_systemd = |endpoint: &&Endpoint| inherit::are_of_systemd() && inherited.has(endpoint);
-        let ours = clients.iter().filter(|endpoint| !of_systemd(endpoint));
-        let paths = ours.filter_map(Endpoint::path).cloned().collect();
-        let mut all = Vec::new();
-        let mut open = |endpoint: &Endpoint, services: usize| {
-            let open = match inherited.take(endpoint) {
-                none if none.is_empty() => listen::open_at(endpoint, services).map_err(fails(endpoint))?,
-                some => some,
-            };
-            let spread = listen::spread(&open, services).map_err(fails(endpoint))?;
-            all.extend(open);
-            Ok::<_, StartError>(spread)
-        };
-        let mut proxies: Vec<Vec<(usize, Socket)>> = (0..workers).map(|_| Vec::new()).collect();
-        for (position, endpoint) in clients.iter().enumerate() {
-            for (proxy, sockets) in proxies.iter_mut().zip(open(endpoint, workers)?) {
-                proxy.extend(sockets.into_iter().map(|socket| (position, socket)));
-            }
-        }
-        let admin = open(&Endpoint::Inet(operators), 1)?.into_iter().flatten().collect();
-        let sample = sample.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
-        let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
-        let cluster = cluster.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
-        let cluster = cluster.into_iter().flatten().flatten().collect();
-        let unused = if inherit::are_of_systemd() { OwnedSocketFiles::default() } else { inherited.files() };
-        Ok(Self { clients: proxies, admin, sample, cluster, all, paths, unused })
     }
+    predecessor.confirm_serving();
+    unused.clear();
+}
+
+fn admin_listener(
+    sockets: Vec<Socket>,
+    gateway: &Gateway,
+    telemetry: &Telemetry,
+    records: Records,
+    gate: &Arc<AcceptGate>,
+) -> AppListener<BoundedApp<Admin>> {
+    let app = Admin::new(gateway.clone(), telemetry.clone(), records);
+    let meters = gateway.clone();
+    let shed = move || meters.active.load().meters.shed("admin");
+    let app = BoundedApp::new(app, (MAX_ADMIN_CONNECTIONS, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), shed);
+    AppListener::new("admin".to_owned(), sockets, app, Arc::clone(gate), AcceptsUntil::End)
+}
+
+fn sample_listener(
+    sockets: Vec<Socket>,
+    gateway: &Gateway,
+    fd_budget: FdBudget,
+    gate: &Arc<AcceptGate>,
+) -> AppListener<BoundedApp<sample::Sample>> {
+    let most = fd_budget.clients.saturating_mul(2);
+    let app = BoundedApp::new(sample::Sample, (most, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), || ());
+    AppListener::new("sample upstream".to_owned(), sockets, app, Arc::clone(gate), AcceptsUntil::Stop)
 }
 
 fn configuration() -> ServerConf {

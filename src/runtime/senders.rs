@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 
 use super::courier::Courier;
 use super::traces::{self, Exporter};
 use super::usage_events::{self, Events};
 use super::webhook::{self, Messages};
+use crate::gateway::Gateway;
+use crate::gateway::crossings::Crossing;
 use crate::panics::restart_on_panic;
+use crate::telemetry::Telemetry;
 
 /// The senders of a process.
 #[derive(Clone)]
@@ -30,6 +34,22 @@ pub struct SenderSettings {
 }
 
 impl Senders {
+    /// The senders of `gateway`; `crossed` receives the keys that cross marks of their limits.
+    pub(super) fn new(
+        gateway: &Gateway,
+        telemetry: &Telemetry,
+        crossed: Receiver<Crossing>,
+        settings: SenderSettings,
+    ) -> Self {
+        let SenderSettings { webhook, usage_events, traces } = settings;
+        let events = Events::new(gateway.clock.wall());
+        Self {
+            webhook: Arc::new(Courier::new(gateway.clone(), telemetry.clone(), Messages::new(crossed), webhook)),
+            usage_events: Arc::new(Courier::new(gateway.clone(), telemetry.clone(), events, usage_events)),
+            traces: Arc::new(Exporter::new(gateway.clone(), telemetry.clone(), traces)),
+        }
+    }
+
     /// Applies new settings to the senders.
     pub(super) fn apply_settings(&self, settings: SenderSettings) {
         let SenderSettings { webhook, usage_events, traces } = settings;
