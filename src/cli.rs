@@ -35,41 +35,41 @@ struct Cli {
 enum Command {
     /// Run the gateway
     Run(run::RunArgs),
-    /// Say what is wrong with a configuration, what its limits are in plain words, or what it changes
+    /// Check a configuration for errors, and describe its limits or its changes
     ///
-    /// Every error and every warning is told at once, each with its place, what is there, what should be there and a
-    /// suggestion. Of a file without errors, every limit is told in plain words: what each plan gets, at once and
-    /// later, and what becomes of the rest.
+    /// Prints all errors and warnings, each with its position, the value found, the value expected and a hint. If the
+    /// file has no errors, describes every limit in plain words: how much each plan gets, at once and over time, and
+    /// what happens to requests above the limit.
     ///
-    /// With --against, what changes is told instead, and what that does to customers in flight: whether what they have
-    /// used stays used, which limits start afresh, and what a gateway that runs would refuse until it is restarted. A
-    /// reload goes by the same rules.
+    /// With --against, describes the changes from another file instead, and what they do to the current usage of
+    /// customers: whether it still counts, which limits start afresh, and which changes a running gateway refuses until
+    /// it is restarted. A reload follows the same rules.
     ///
     /// Exit status 0: no errors, perhaps warnings; 1: errors.
     Check(check::CheckArgs),
     /// Explain how the gateway would handle a request: its route, caller, limits, keys and costs
     ///
-    /// No request is sent and nothing is charged. The configuration and the files that it names are read, and the
-    /// request goes the way that it would go in the gateway. Credentials are shown by their beginning only.
+    /// Reads the configuration and the files that it names, and takes the same steps as the gateway, but sends no request
+    /// and charges nothing. Of credentials it shows only the beginning.
     ///
-    /// Where the keys of a running gateway stand is told by its admin port: POST /explain takes the same request as
-    /// JSON, like {"method": "GET", "url": "http://HOST/PATH", "headers": {"x-api-key": "KEY"}, "client": "192.0.2.1"}.
+    /// To see where the keys of a running gateway stand, POST the same request as JSON to /explain on its admin port,
+    /// like {"method": "GET", "url": "http://HOST/PATH", "headers": {"x-api-key": "KEY"}, "client": "192.0.2.1"}.
     Explain(explain::ExplainArgs),
-    /// Print the JSON Schema of configurations, with which editors complete and check files
+    /// Print the JSON Schema of configurations, for completion and checks in editors
     ///
-    /// An editor with the YAML language server takes it from a first line like
-    /// "# yaml-language-server: $schema=tollgate.schema.json" after "tollgate schema > tollgate.schema.json".
+    /// For an editor with the YAML language server, run "tollgate schema > tollgate.schema.json" and begin the
+    /// configuration with the line "# yaml-language-server: $schema=tollgate.schema.json".
     Schema(schema::SchemaArgs),
-    /// Check whether a gateway on this machine serves: exit status 0 if it does, 1 if not
+    /// Check whether a gateway is ready: exit status 0 if it is, 1 if not
     Health(health::HealthArgs),
-    /// Write the configuration of another proxy or rate limit service as one of tollgate's
+    /// Convert the configuration of another proxy or rate limit service
     ///
-    /// Of nginx (what `nginx -T` prints), HAProxy, Envoy, Kong and Traefik, the routes, upstreams and limits are read. Of files of
-    /// envoyproxy/ratelimit (one for each domain) and of Limitador comes a configuration that serves as Envoy's rate
-    /// limit service. What is printed passes the check, or the exit status is 1. What is not carried over as it was is told
-    /// on standard error, with its place, and stands in the configuration as a comment.
+    /// From nginx (the output of `nginx -T`), HAProxy, Envoy, Kong and Traefik, converts the routes, upstreams and limits.
+    /// From envoyproxy/ratelimit (one file for each domain) and Limitador, makes a configuration that serves as Envoy's
+    /// rate limit service. Settings that cannot be converted exactly are listed on standard error, with their positions,
+    /// and appear in the configuration as comments. The exit status is 1 if the printed configuration has errors.
     Import(import::ImportArgs),
-    /// Write a first configuration for the URL of an upstream, with plans or a limit
+    /// Write a first configuration for an upstream, with a limit or with plans
     Init(init::InitArgs),
     /// Run a gateway with sample plans in front of a sample upstream, and print requests to try
     Demo(demo::DemoArgs),
@@ -85,16 +85,16 @@ enum Command {
     ///
     /// For bash: tollgate completions bash > /etc/bash_completion.d/tollgate
     Completions(completions::CompletionsArgs),
-    /// Write the manual pages of these commands into a folder, like /usr/local/share/man/man1
+    /// Write the manual pages of these commands to a folder, like /usr/local/share/man/man1
     Man(completions::ManArgs),
 }
 
-/// How what a command has to say is printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people
+    /// Text for people
     Text,
-    /// For programs: one object
+    /// One JSON object, for programs
     Json,
 }
 

@@ -21,16 +21,16 @@ use crate::config::{self, Problems};
 /// The arguments of `tollgate check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
-    /// The configuration file; it may hold `limits` only
+    /// The configuration file, or a file with only `limits`
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Show the changes from this file to FILE, in place of a description of FILE
+    /// Describe the changes from this file to FILE, instead of FILE itself
     #[arg(long, value_name = "OLD")]
     pub against: Option<PathBuf>,
-    /// The format of the output
+    /// The output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
-    /// Print in colour; `auto`: on a terminal, unless NO_COLOR is set
+    /// When to print in colour; `auto` does on a terminal, unless NO_COLOR is set
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
 }

@@ -11,14 +11,14 @@ use crate::cli::{OutputError, print};
 /// The arguments of `tollgate completions`.
 #[derive(Args, Clone, Debug)]
 pub struct CompletionsArgs {
-    /// The shell
+    /// The shell to complete in
     pub shell: Shell,
 }
 
 /// The arguments of `tollgate man`.
 #[derive(Args, Clone, Debug)]
 pub struct ManArgs {
-    /// The folder; it is made where it is missing
+    /// The folder to write to; created if missing
     pub folder: PathBuf,
 }
 

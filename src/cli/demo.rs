@@ -22,10 +22,10 @@ const CUSTOMERS: &str = include_str!("../../config/customers.csv");
 /// The arguments of `tollgate demo`.
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
-    /// The address of the gateway
+    /// The address to listen on for clients
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
-    /// The address of metrics and health
+    /// The address of the admin port, with metrics and health
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
     pub admin: SocketAddr,
     /// The address of the sample upstream
@@ -65,7 +65,7 @@ fn introduce(args: &DemoArgs, out: &mut dyn Write) -> std::io::Result<()> {
   # an anonymous caller: 5 at once, then one a second
   for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{listen}/v1/orders; done
 
-  # a customer on the plan `free`: 20 at once, then ten a second; and what it is told when it asks too much
+  # a customer on the plan `free`: 20 at once, then ten a second; and the response to a request above that
   for i in $(seq 25); do curl -s -o /dev/null -w '%{{http_code}} ' -H 'x-api-key: free-key' http://{listen}/v1/orders; done; echo
   curl -si -H 'x-api-key: free-key' http://{listen}/v1/orders
 

@@ -23,19 +23,19 @@ pub struct ExplainArgs {
     /// The method of the request
     #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
     pub method: String,
-    /// The URL of the request: `http://api.example.com/v1/orders?page=2`, or a path alone beside `-H 'host: NAME'`
+    /// The URL of the request, like `http://api.example.com/v1/orders?page=2`, or a path together with `-H 'host: NAME'`
     #[arg(long, value_name = "URL")]
     pub url: String,
-    /// A header field of the request; may be given several times
+    /// A header field of the request; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
     pub headers: Vec<HeaderField>,
-    /// The body of the request, for limits that depend on it
+    /// The body of the request, for limits that read it
     #[arg(short = 'd', long, value_name = "BODY", default_value = "")]
     pub data: String,
-    /// The source address of the connection; `client_address` says whether X-Forwarded-For is trusted
+    /// The source address of the connection; whether X-Forwarded-For is trusted depends on `client_address`
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
     pub client: IpAddr,
-    /// The format of the output
+    /// The output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 }

@@ -13,7 +13,7 @@ use crate::config::import::Import;
 /// The arguments of `tollgate import`.
 #[derive(Args, Clone, Debug)]
 pub struct ImportArgs {
-    /// The files: of envoyproxy/ratelimit, each with a domain, or of Limitador; or one of nginx, HAProxy, Envoy, Kong or Traefik
+    /// One file of nginx, HAProxy, Envoy, Kong or Traefik, or one or more of envoyproxy/ratelimit or Limitador
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 }

@@ -21,10 +21,10 @@ pub struct InitArgs {
     /// The upstream and its limits
     #[command(flatten)]
     pub first: FirstConfig,
-    /// A plan and the rate of its customers, like free=10/s; may be given several times. Customers show a key in x-api-key
+    /// A plan and the rate of each of its customers, like free=10/s; may be repeated. Customers send their key in x-api-key
     #[arg(long = "plan", value_name = "NAME=RATE", value_parser = plan, conflicts_with = "limit")]
     pub plans: Vec<(String, String)>,
-    /// The folder for tollgate.yaml, and for customers.csv if there are plans
+    /// The folder to write tollgate.yaml to, and customers.csv if there are plans
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub folder: PathBuf,
 }
@@ -32,16 +32,16 @@ pub struct InitArgs {
 /// The settings of a first configuration.
 #[derive(Args, Clone, Debug)]
 pub struct FirstConfig {
-    /// The upstream that gets the requests, like http://127.0.0.1:9000
+    /// The upstream to forward requests to, like http://127.0.0.1:9000
     #[arg(long, value_name = "URL", value_parser = upstream)]
     pub upstream: Option<Upstream>,
-    /// The rate of each client address [default: 10/s]
+    /// The rate limit of each client address [default: 10/s]
     #[arg(long, value_name = "RATE", value_parser = rate, requires = "upstream")]
     pub limit: Option<String>,
-    /// The address for clients [default: 127.0.0.1:8080]
+    /// The address to listen on for clients [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "upstream")]
     pub listen: Option<SocketAddr>,
-    /// The address of metrics and health [default: 127.0.0.1:9090]
+    /// The address of the admin port, with metrics and health [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "upstream")]
     pub admin: Option<SocketAddr>,
 }

@@ -21,14 +21,14 @@ pub struct KeysArgs {
 
 #[derive(Subcommand, Clone)]
 enum Command {
-    /// Show the state of a key; takes no tokens
+    /// Show the state of a key, without charging it
     Peek(PeekArgs),
     /// Reset a key, as if the gateway had never seen it
     Reset(ResetArgs),
-    /// Give tokens back to a key, of what was charged last
+    /// Give charged tokens back to a key
     ///
-    /// The algorithm of the limit says what can be given back: never more than was charged, and nothing that time has made
-    /// good already.
+    /// How many tokens can be given back depends on the limit's algorithm: never more than were charged, and none that have
+    /// been refilled since.
     Grant(GrantArgs),
     /// Lift the ban of a key on this gateway
     Unban(ResetArgs),
@@ -52,39 +52,38 @@ struct ResetArgs {
 struct GrantArgs {
     #[command(flatten)]
     key: KeyArgs,
-    /// The maximum number of tokens
+    /// The number of tokens to give back at most
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(1..))]
     tokens: i64,
     #[command(flatten)]
     token: TokenArgs,
 }
 
-/// Which key.
+/// The options that name a key.
 #[derive(Args, Clone)]
 struct KeyArgs {
-    /// The limit
+    /// The limit of the key
     #[arg(long, value_name = "NAME")]
     limit: String,
-    /// The parts of the key with their values, like `customer=acme` or `header:x-user=bob`; none for a limit with one
-    /// bucket for all
+    /// The parts of the key, like `customer=acme` or `header:x-user=bob`; none if the limit has one bucket for all requests
     #[arg(value_name = "PART=VALUE", value_parser = part, conflicts_with = "url")]
     parts: Vec<KeyPartValue>,
     /// The plan whose parameters apply, if the key does not determine it
     #[arg(long, value_name = "PLAN", conflicts_with = "url")]
     plan: Option<String>,
-    /// In place of parts: the URL of a request under the limit
+    /// The URL of a request that the limit applies to; names the key instead of parts
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// The method of that request
     #[arg(short = 'X', long, value_name = "METHOD", requires = "url")]
     method: Option<String>,
-    /// A header field of that request; may be given several times
+    /// A header field of that request; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = crate::cli::explain::field, requires = "url")]
     headers: Vec<HeaderField>,
     /// The source address of that request
     #[arg(long, value_name = "ADDRESS", requires = "url")]
     client: Option<std::net::IpAddr>,
-    /// The format of the output
+    /// The output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use crate::files;
 /// Which gateway, and how to ask it for changes.
 #[derive(Args, Clone, Debug)]
 pub struct RemoteArgs {
-    /// The admin port of the gateway: a URL, or only an address
+    /// The admin port of the gateway: a URL or an address
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", value_parser = admin)]
     pub admin: String,
 }
@@ -21,7 +21,7 @@ pub struct RemoteArgs {
 /// The token that changes are asked for with. No `Debug`: it names no secret, but the variable may hold one.
 #[derive(Args, Clone)]
 pub struct TokenArgs {
-    /// The file with the token of the gateway, that of `admin.token_file` [default: the environment variable
+    /// The file with the gateway's admin token, as in `admin.token_file` [default: the token in the environment variable
     /// TOLLGATE_ADMIN_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,

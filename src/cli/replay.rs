@@ -34,82 +34,84 @@ pub struct ReplayArgs {
     /// The configuration with the limits to try
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Another configuration to compare with, request by request, like the one in force
+    /// Another configuration to compare with, request by request, such as the one in force
     #[arg(long, value_name = "OTHER")]
     pub against: Option<PathBuf>,
-    /// A setting of a limit to try in place of the one in FILE; may be given several times. Without --against, the
-    /// replay compares with the unchanged FILE
+    /// A setting of a limit to try instead of the one in FILE; may be repeated. Without --against, the replay compares
+    /// with the unchanged FILE
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub changes: Vec<TrialSetting>,
-    /// Access logs in common or combined log format or as JSON lines, gzip or not; `-` is standard input
+    /// Access logs in common or combined log format or as JSON lines, compressed with gzip or not; `-` for standard input
     #[arg(value_name = "ACCESS_LOG", required = true)]
     pub logs: Vec<PathBuf>,
-    /// The plan of callers whose plan is neither in the directory nor in the log
+    /// The plan of callers for whom neither the customer directory nor the log has one
     #[arg(long, value_name = "NAME")]
     pub plan: Option<String>,
-    /// The host of requests whose lines have none
+    /// The host of requests whose lines name none
     #[arg(long, value_name = "HOST", default_value = "")]
     pub host: String,
-    /// The place of a field in JSON lines that the replay does not find by itself, like customer=request.user.id or
-    /// header.x-api-key=req.key; may be given several times
+    /// Where JSON lines hold a field that the replay does not find by itself, like customer=request.user.id or
+    /// header.x-api-key=req.key; may be repeated
     #[arg(long = "field", value_name = "NAME=PATH")]
     pub fields: Vec<Mapping>,
-    /// The meaning of the timestamps of lines; `start` for logs like Apache's and Envoy's
+    /// What the timestamps of lines mean; use `start` for logs of Apache and Envoy
     #[arg(long, value_enum, default_value_t = Times::End)]
     pub times: Times,
-    /// The longest time that the replay waits for lines of requests that began earlier
+    /// How long, in the time of the log, the replay waits for lines of requests that began earlier
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     pub reorder: Nanos,
-    /// The duration of requests whose lines have none, for limits on requests in flight
+    /// The duration of requests whose lines name none, for limits on requests in flight
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
     pub hold: Nanos,
-    /// The format of the output
+    /// The output format
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
-    /// The number of most denied keys to name for each limit
+    /// The number of keys to list for each limit: those with the most denied requests
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     pub top: usize,
-    /// The file for the decision on every line, as CSV
+    /// The file to write the decision on every line to, as CSV
     #[arg(long, value_name = "FILE")]
     pub decisions: Option<PathBuf>,
-    /// The file for the report as an HTML page with charts
+    /// The file to write the report to, as an HTML page with charts
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Exit with status 3 if FILE denies more than this share of the requests; with --against, if FILE denies more than
-    /// this share that OTHER admits. In logs with timestamps of whole seconds, only requests count that are denied
-    /// wherever in their second they came, and that OTHER may admit
+    /// Exit with status 3 if FILE denies more than this share of the requests. With --against, only denials of requests
+    /// that OTHER admits count. If timestamps are whole seconds, a denial counts if FILE denies the request whenever in
+    /// its second it arrived, and OTHER may admit it
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub fail_if_denied: Option<Percent>,
 }
 
 const MANUAL: &str = "\
 What is replayed:
-  Every line is a request that goes through the gateway's own code on the time of the log: it takes
-  a route, its caller is a customer or not, its keys are charged, limits admit it, make it wait or
-  deny it. Upstreams are not asked. Where a line tells how long the request took and what came of
-  it, limits on what runs and costs that show in the response go by that.
+  Each line becomes a request that runs through the gateway's own code, on the time of the log: it
+  matches a route, its caller is identified, its keys are charged, and limits admit, delay or deny
+  it. No upstream is contacted. If a line has the duration and the outcome of its request, limits on
+  requests in flight and costs that depend on the response use them.
 
-What a line tells:
+What a line contains:
   common, combined   address, user, time, method, path, status and bytes; combined also referer and
                      user agent
-  JSON               what tollgate, nginx, Caddy and Traefik call time, client, method, path, host,
-                     status, bytes, request_bytes, duration, wait, customer, plan and upstream; header
-                     fields that the rules ask for under request.headers, headers or http_NAME.
-                     --field NAME=PATH says where instead: one of these names, `request` (a request
-                     line), duration_ms, duration_us or duration_ns (a duration in that unit),
-                     header.NAME or response_header.NAME, and the way through nested objects
-  The user of a line is a customer by name. The directory says its plan, or else the line, or else
-  --plan. Where a line names nobody, a credential in it is looked up as the gateway does.
+  JSON               the fields that tollgate, nginx, Caddy and Traefik log for time, client, method,
+                     path, host, status, bytes, request_bytes, duration, wait, customer, plan and
+                     upstream; header fields that the rules need, under request.headers, headers or
+                     http_NAME. With --field NAME=PATH a field is read from elsewhere: NAME is one of
+                     these names, `request` (a request line), duration_ms, duration_us or duration_ns
+                     (a duration in that unit), header.NAME or response_header.NAME; PATH leads
+                     through nested objects, like req.headers.x-api-key
+  If a line names a user, this is the name of a customer. The plan is that in the customer directory,
+  or else in the line, or else --plan. If a line names no user, the replay looks up a credential in
+  the line as the gateway does.
 
 Order:
-  Several logs are merged by time. Lines are written when requests end. Those that tell how long
-  their requests took or (--times start) when they began are put in the order in which requests
-  began. A request that is still out of order comes at the time of the one before it, and is
-  counted. Where timestamps are whole seconds, the requests of a second are spread evenly over it.
+  Several logs are merged by time. A line is written when its request ends. If lines have durations,
+  or start times (--times start), the replay sorts the requests by when they began. A request that is
+  still out of order is replayed at the time of the one before it, and counted. If timestamps are
+  whole seconds, the requests of a second are spread evenly over it.
 
 Exit status:
-  0  done      1  it failed: standard error says why      2  the command line is wrong
-  3  more was denied than --fail-if-denied allows
+  0  success                  1  failure, with a message on standard error
+  2  wrong command line       3  more requests are denied than --fail-if-denied allows
 
 Examples:
   tollgate replay --config new.yaml access.log
@@ -129,11 +131,11 @@ pub enum Times {
 /// The format of the output.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people
+    /// Tables for people
     Table,
-    /// For programs, with all results
+    /// One JSON object with all results, for programs
     Json,
-    /// A row for each limit and plan, and for each route
+    /// CSV with a row for each limit and plan, and for each route
     Csv,
 }
 

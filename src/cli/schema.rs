@@ -10,7 +10,7 @@ use crate::config;
 /// The arguments of `tollgate schema`.
 #[derive(Args, Clone, Debug)]
 pub struct SchemaArgs {
-    /// Print the reference for people instead, in Markdown
+    /// Print the reference in Markdown instead, for people
     #[arg(long)]
     pub markdown: bool,
 }

@@ -29,7 +29,7 @@ use values::{duration, factor, longer_than_nothing, servers};
 /// The arguments of `tollgate simulate`.
 #[derive(Args, Clone, Debug)]
 pub struct SimulateArgs {
-    /// The configuration file; it may hold only `limits:`
+    /// The configuration file, or a file with only `limits`
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
     /// The limit to run
@@ -44,24 +44,24 @@ pub struct SimulateArgs {
     /// The traffic: recorded or generated
     #[command(flatten)]
     pub traffic: TrafficArgs,
-    /// The time that the upstream needs for a request, for limits on requests in flight
+    /// How long the upstream takes for a request, for limits on requests in flight
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
     pub hold: Nanos,
-    /// The number of requests that the upstream serves at the same time, for limits on requests in flight; the others
-    /// queue there [default: any number]
+    /// The number of requests that the upstream serves at the same time, while others wait in its queue; for limits on
+    /// requests in flight [default: unlimited]
     #[arg(long, value_name = "NUMBER", value_parser = servers, allow_negative_numbers = true)]
     pub servers: Option<NonZeroUsize>,
-    /// The length of the window for the largest number of admitted tokens [default: the limit's own]
+    /// The length of the window in which to count the largest number of admitted tokens [default: the limit's own]
     #[arg(long, value_name = "DURATION", value_parser = longer_than_nothing)]
     pub window: Option<Nanos>,
-    /// The rate of an abuser as a multiple of the limit's rate, rounded to a thousandth; the report says when the limit
-    /// denies it (never for a multiple up to 1)
+    /// The rate of an abuser as a multiple of the limit's rate, rounded to a thousandth. The report says how soon the limit
+    /// denies the abuser, which it never does for a multiple up to 1
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = factor, allow_negative_numbers = true)]
     pub abuse: f64,
-    /// The format of the output
+    /// The output format
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
-    /// The file for a picture of the run; its name ends in .svg
+    /// The file to write a chart of the run to; its name must end in .svg
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -69,11 +69,11 @@ pub struct SimulateArgs {
 /// The format of the output.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A summary with a column per limit
+    /// A summary with a column for each limit
     Table,
-    /// All decisions, a line per request
+    /// All decisions, one line for each request
     Csv,
-    /// The summary, for programs
+    /// The summary as JSON, for programs
     Json,
 }
 

@@ -17,13 +17,13 @@ pub struct TopArgs {
     /// Print once and exit
     #[arg(long)]
     pub once: bool,
-    /// The seconds between two updates
+    /// The number of seconds between updates
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub every: u64,
-    /// The number of limits and of offenders to show
+    /// The number of limits to show, and of the keys that are denied most
     #[arg(long, value_name = "NUMBER", default_value_t = 15)]
     pub rows: usize,
-    /// The format of the output: for people, or one line of JSON for each update
+    /// The output format; `json` prints one line for each update
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
     /// The gateway

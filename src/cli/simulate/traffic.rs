@@ -24,7 +24,7 @@ pub(in crate::cli) const NO_TRAFFIC: &str = "give --trace, or --rate and --for";
 #[derive(Args, Clone, Debug)]
 #[group(skip)]
 pub struct TrafficArgs {
-    /// Recorded traffic: a CSV with at least the columns t_ns and key; `-` is standard input
+    /// Recorded traffic: a CSV file with at least the columns t_ns and key, or `-` for standard input
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["rate", "duration", "arrivals", "seed", "burst_size", "on", "off"])]
     pub trace: Option<PathBuf>,
@@ -34,19 +34,19 @@ pub struct TrafficArgs {
     /// The duration of generated traffic
     #[arg(long = "for", value_name = "DURATION", value_parser = longer_than_nothing)]
     pub duration: Option<Nanos>,
-    /// The distribution of generated traffic over time
+    /// How generated traffic is distributed over time
     #[arg(long, value_enum, default_value_t = Spread::Uniform)]
     pub arrivals: Spread,
     /// The seed of the random numbers; the same seed gives the same traffic everywhere
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole, allow_negative_numbers = true)]
     pub seed: u64,
-    /// For `burst`: the number of requests at once [default: the requests of a second, at least 2]
+    /// For `burst`: the number of requests in a burst [default: the requests of one second, at least 2]
     #[arg(long, value_name = "NUMBER", value_parser = count, allow_negative_numbers = true)]
     pub burst_size: Option<NonZeroU64>,
     /// For `on_off`: the length of a busy phase
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = longer_than_nothing)]
     pub on: Nanos,
-    /// For `on_off`: the length of the silence after it
+    /// For `on_off`: the length of the idle phase after it
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     pub off: Nanos,
 }
@@ -57,11 +57,11 @@ pub struct TrafficArgs {
 pub enum Spread {
     /// Evenly
     Uniform,
-    /// At random, independently of each other
+    /// At random times, independent of each other
     Poisson,
-    /// Many at one instant, then nothing until the next burst
+    /// In bursts of many requests at the same instant
     Burst,
-    /// Evenly for some time, then nothing for some time
+    /// Evenly during busy phases, with idle phases between
     OnOff,
 }
 
@@ -78,7 +78,7 @@ impl TrafficArgs {
         match &self.trace {
             Some(path) if is_standard_input(path) => "standard input".to_owned(),
             Some(path) => path.display().to_string(),
-            None => "made-up traffic".to_owned(),
+            None => "generated traffic".to_owned(),
         }
     }
 
