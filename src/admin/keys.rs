@@ -59,7 +59,7 @@ async fn done(
         KeyOperation::Peek => return Ok((pretty_json(&question.peek(gateway).await?), Value::Null)),
         KeyOperation::Unban => {
             return Ok(match question.unban(gateway).await? {
-                Some(answer) => (pretty_json(&answer), noted(&answer, "is no longer banned")),
+                Some(answer) => (pretty_json(&answer), noted(&answer, "unban", None)),
                 None => (failure(StatusCode::NOT_FOUND, "this gateway has not banned the key"), Value::Null),
             });
         }
@@ -68,16 +68,10 @@ async fn done(
     };
     Ok(match question.amend(gateway, amendment).await? {
         Ok(answer) => {
-            let mut change = noted(
-                &answer,
-                &match amendment {
-                    Amendment::ResetKey => "starts afresh".to_owned(),
-                    Amendment::Grant(tokens) => format!("is given back up to {tokens} tokens"),
-                },
-            );
-            if let Amendment::Grant(tokens) = amendment {
-                change["tokens"] = json!(tokens);
-            }
+            let change = match amendment {
+                Amendment::ResetKey => noted(&answer, "reset", None),
+                Amendment::Grant(tokens) => noted(&answer, "grant", Some(tokens)),
+            };
             (pretty_json(&answer), change)
         }
         Err(unamended) => (not_done(&unamended), Value::Null),
@@ -85,9 +79,13 @@ async fn done(
 }
 
 /// Logs a change of a key over the admin port, and returns it for the audit log. The caller's name is not known.
-fn noted(answer: &KeyAnswer, change: &str) -> Value {
+fn noted(answer: &KeyAnswer, change: &str, tokens: Option<u64>) -> Value {
     let part = |part: &KeyPartValue| format!("{}={}", part.part, part.value.as_deref().unwrap_or(""));
     let key = answer.key.iter().map(part).collect::<Vec<_>>().join(", ");
-    tracing::info!(limit = answer.limit, key, "over the admin port, a key {change}");
-    json!({ "limit": answer.limit, "key": key })
+    tracing::info!(change, limit = answer.limit, key, tokens, "key changed over the admin port");
+    let mut note = json!({ "limit": answer.limit, "key": key });
+    if let Some(tokens) = tokens {
+        note["tokens"] = json!(tokens);
+    }
+    note
 }
