@@ -16,21 +16,21 @@ pub struct HealthArgs {
 }
 
 /// The timeout of the question.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Asks the gateway whether it serves.
 pub fn execute(args: &HealthArgs) -> Result<(), Box<dyn Error>> {
     let remote = Remote::new(&args.remote, None);
     let admin = remote.admin();
     let (status, reason) = remote
-        .status_of("/readyz", PATIENCE)
+        .status_of("/readyz", TIMEOUT)
         .map_err(|error| format!("no gateway answers at {admin}: {error}; --admin takes another address"))?;
     let reason = reason.trim().replace(char::is_control, " ");
     match status {
         200 => Ok(()),
         503 => Err(format!("the gateway at {admin} does not serve: {reason}").into()),
         _ => Err(format!(
-            "what answers at {admin} is not an admin port, or refuses the question with status {status}: {reason}; \
+            "the server at {admin} is not an admin port, or refuses the request with status {status}: {reason}; \
              --admin takes another address"
         )
         .into()),

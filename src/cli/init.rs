@@ -63,15 +63,15 @@ const OF_KEYS: u32 = 0o600;
 /// Writes the files, or none if one of them exists, and says what to do next.
 pub fn execute(args: &InitArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let text = args.first.text(&args.plans);
-    let text = text.ok_or("--upstream says where requests go, like http://127.0.0.1:9000")?;
+    let text = text.ok_or("give the URL to forward requests to, like --upstream http://127.0.0.1:9000")?;
     let file = args.folder.join("tollgate.yaml");
     let name = file.display().to_string();
     config::load(&text, ON_COMMAND_LINE, &|_| None)?;
-    let mut says = format!("`tollgate check {name}` says what it means, `tollgate run --config {name}` runs it.\n");
+    let mut says = format!("Describe it with `tollgate check {name}`, run it with `tollgate run --config {name}`.\n");
     let mut files = vec![(file, text, OF_CONFIG)];
     if !args.plans.is_empty() {
         files.push((args.folder.join("customers.csv"), customers(&args.plans), OF_KEYS));
-        says.insert_str(0, "customers.csv has a customer of each plan, with a key to try it with.\n");
+        says.insert_str(0, "customers.csv has one customer for each plan, with a key to try.\n");
     }
     if let Some((path, ..)) = files.iter().find(|(path, ..)| path.exists()) {
         return Err(unwritten(path, &Errno::EXIST.into()).into());
@@ -155,10 +155,7 @@ limits:
 
 /// A name as YAML, in quotes where YAML would not read it as a text.
 fn in_yaml(name: &str) -> String {
-    match name.eq_ignore_ascii_case("null") || name.ends_with(':') {
-        true => format!("\"{name}\""),
-        false => name.to_owned(),
-    }
+    if name.eq_ignore_ascii_case("null") || name.ends_with(':') { format!("\"{name}\"") } else { name.to_owned() }
 }
 
 /// The burst that goes with a rate: its count, like 10 for `10/s`, rounded up, and at least 1.

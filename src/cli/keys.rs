@@ -176,16 +176,16 @@ fn standing(now: &Value) -> String {
     let seconds = |field: &str| now[field].as_f64();
     let mut words = vec![match now["remaining"].as_u64() {
         Some(left) => format!("{left} left"),
-        None => format!("one more would be {}", now["decision"].as_str().unwrap_or_default()),
+        None => format!("the next request would be {}", now["decision"].as_str().unwrap_or_default()),
     }];
     if let Some(wait) = seconds("wait_seconds") {
-        words.push(format!("one more would wait {wait:.3} s"));
+        words.push(format!("the next request would wait {wait:.3} s"));
     }
     if let Some(after) = seconds("retry_after_seconds") {
         words.push(format!("denied for {after:.3} s"));
     }
     match seconds("full_in_seconds") {
-        Some(full) if full > 0.0 => words.push(format!("all there again in {full:.3} s")),
+        Some(full) if full > 0.0 => words.push(format!("full again in {full:.3} s")),
         Some(_) => words.push("nothing is used".to_owned()),
         None => words.push("comes back when requests end".to_owned()),
     }

@@ -34,8 +34,8 @@ const NO_TOKEN: &str = "this command changes the gateway and needs its token: na
 /// The longest token, in bytes.
 const MAX_TOKEN: usize = 4 << 10;
 /// The timeout of a request, and the most bytes of its response.
-const PATIENCE: Duration = Duration::from_secs(30);
-const MAX_ANSWER: u64 = 64 << 20;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_RESPONSE: u64 = 64 << 20;
 /// The most bytes of a response of which only the status counts.
 const MAX_REASON: u64 = 4096;
 
@@ -55,7 +55,7 @@ impl TokenArgs {
                 let place = format!("--token-file: {}", file.display());
                 let bytes = files::read(file, MAX_TOKEN).0.map_err(|reason| format!("{place} {reason}"))?;
                 let text = String::from_utf8(bytes);
-                (text.map_err(|_| format!("{place} does not hold a token: it is no text"))?, place)
+                (text.map_err(|_| format!("{place} does not hold a token: it is not text"))?, place)
             }
         };
         match token.trim() {
@@ -71,7 +71,7 @@ impl Remote {
     /// Creates a client for the gateway that `args` names; changes need a `token`.
     pub fn new(args: &RemoteArgs, token: Option<String>) -> Self {
         let config = Agent::config_builder()
-            .timeout_global(Some(PATIENCE))
+            .timeout_global(Some(REQUEST_TIMEOUT))
             .http_status_as_error(false)
             .max_redirects(0)
             // a proxy in the operator's environment does not lead to the gateway
@@ -89,8 +89,7 @@ impl Remote {
 
     /// The response to `GET path`.
     pub fn get(&self, path: &str) -> Result<Value, String> {
-        let asked = self.agent.get(format!("{}{path}", self.admin)).call();
-        self.answer(asked)
+        self.answer(self.agent.get(format!("{}{path}", self.admin)).call())
     }
 
     /// The status of the response to `GET path`, and what has come of its body in `timeout`.
@@ -112,30 +111,30 @@ impl Remote {
         self.answer(request.send(question.to_string()))
     }
 
-    fn answer(&self, asked: Result<http::Response<Body>, ureq::Error>) -> Result<Value, String> {
+    fn answer(&self, response: Result<http::Response<Body>, ureq::Error>) -> Result<Value, String> {
         let admin = &self.admin;
         let unreachable = |error: ureq::Error| {
             format!(
-                "cannot ask the gateway at {admin}: {error}; is it running? --admin names the URL of another admin port"
+                "cannot reach the gateway at {admin}: {error}; is it running? --admin takes the URL of another admin port"
             )
         };
-        let mut response = asked.map_err(unreachable)?;
-        let text = response.body_mut().with_config().limit(MAX_ANSWER).read_to_string().map_err(unreachable)?;
+        let mut response = response.map_err(unreachable)?;
+        let text = response.body_mut().with_config().limit(MAX_RESPONSE).read_to_string().map_err(unreachable)?;
         let status = response.status();
         let answer = serde_json::from_str::<Value>(&text).unwrap_or_default();
         match answer["error"].as_str() {
             _ if status.is_success() && !answer.is_null() => Ok(answer),
             Some(error) => Err(format!("the gateway at {admin} says: {error}")),
             None => Err(format!(
-                "what answers at {admin} is no tollgate of this version: its answer has the status {status}"
+                "the server at {admin} is not a tollgate gateway of this version: it responded with status {status}"
             )),
         }
     }
 }
 
 fn admin(text: &str) -> Result<String, &'static str> {
-    match text.starts_with("https://") {
-        true => Err("the admin port speaks plain HTTP, without TLS: write http:// in place of https://"),
-        false => Ok(text.to_owned()),
+    if text.starts_with("https://") {
+        return Err("the admin port speaks plain HTTP, without TLS: write http:// in place of https://");
     }
+    Ok(text.to_owned())
 }

@@ -3,15 +3,15 @@
 import { byId, clockTime, duration, isDenial, keyLine, make, post, whole } from "/page/draw.js";
 
 let limits = [];
-let asked = null;
+let shownFingerprint = null;
 let decisions = [];
 
 /** The limits and plans that can be asked about. */
 export function showLimits(known, plans) {
   const fingerprint = JSON.stringify([known.map((limit) => [limit.name, limit.key, limit.plans]), plans]);
-  if (fingerprint === asked) return;
+  if (fingerprint === shownFingerprint) return;
   const chosen = byId("key-limit").value;
-  [limits, asked] = [known, fingerprint];
+  [limits, shownFingerprint] = [known, fingerprint];
   options(byId("key-limit"), known.map((limit) => [limit.name, limit.name]));
   if (known.some((limit) => limit.name === chosen)) byId("key-limit").value = chosen;
   for (const select of [byId("key-plan"), byId("customer-plan")]) {
@@ -180,8 +180,8 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
 }
 
 /** Where a key stands, in a picture where there is a number, and in words. A ban counts before the limit's decision. */
-function standing({ standing: asked, banned_for_seconds: banned }, quota) {
-  const now = banned === undefined ? asked : { ...asked, decision: "banned", wait_seconds: null, retry_after_seconds: banned };
+function standing({ standing: state, banned_for_seconds: banned }, quota) {
+  const now = banned === undefined ? state : { ...state, decision: "banned", wait_seconds: null, retry_after_seconds: banned };
   const line = make("p", "");
   const words = { admitted: ["would be admitted", "pass"], delayed: ["would wait", ""], denied: ["would be denied", "over"], banned: ["is banned", "over"] };
   const [text, tone] = words[now.decision] ?? [now.decision, ""];
@@ -198,7 +198,7 @@ function standing({ standing: asked, banned_for_seconds: banned }, quota) {
     }
   }
   if (now.full_in_seconds === null) line.append("; comes back when requests end");
-  else if (now.full_in_seconds > 0) line.append(`; all there again in ${duration(now.full_in_seconds)}`);
+  else if (now.full_in_seconds > 0) line.append(`; full again in ${duration(now.full_in_seconds)}`);
   else line.append("; nothing is used");
   return line;
 }
