@@ -344,10 +344,7 @@ fn json_of(value: &Value) -> PlainResponse {
 
 /// An error response in the format that clients of `path` expect: JSON under `/v1/`, a line of text elsewhere.
 fn refusal(path: &str, status: StatusCode, message: &str) -> PlainResponse {
-    match path.starts_with(API) {
-        true => failure(status, message),
-        false => (status, TEXT, format!("{message}\n")),
-    }
+    if path.starts_with(API) { failure(status, message) } else { (status, TEXT, format!("{message}\n")) }
 }
 
 fn failure(status: StatusCode, message: &str) -> PlainResponse {

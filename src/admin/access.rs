@@ -100,10 +100,7 @@ impl Access {
         let shown = head.headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
         let scheme = shown.get(..BEARER.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(BEARER));
         let credential = shown.get(BEARER.len()..).unwrap_or_default().trim_ascii();
-        match scheme && token.is(credential) {
-            true => Ok(()),
-            false => Err(failure(StatusCode::UNAUTHORIZED, WRONG_TOKEN)),
-        }
+        if scheme && token.is(credential) { Ok(()) } else { Err(failure(StatusCode::UNAUTHORIZED, WRONG_TOKEN)) }
     }
 
     /// Refuses requests that another site makes through an operator's browser. `is_for_browsers`: the request is for the
@@ -126,10 +123,10 @@ impl Access {
             !site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host))
         });
         let is_fetched = changes && fetched_by.is_some_and(|by| by != "same-origin" && by != "none");
-        match is_foreign || is_fetched {
-            true => Err(failure(StatusCode::FORBIDDEN, "requests from other web sites are refused")),
-            false => Ok(()),
+        if is_foreign || is_fetched {
+            return Err(failure(StatusCode::FORBIDDEN, "requests from other web sites are refused"));
         }
+        Ok(())
     }
 
     /// Whether only the operator can make this host name resolve to this listener.

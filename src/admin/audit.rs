@@ -19,9 +19,9 @@ use crate::customers::directory::is_key_id;
 use crate::units::Nanos;
 
 /// The most attempts without the token that are logged in a second.
-const MOST_UNAUTHORIZED: u32 = 10;
+const MAX_UNAUTHORIZED: u32 = 10;
 /// The most characters of a path that are logged.
-const LONGEST_PATH: usize = 512;
+const MAX_PATH: usize = 512;
 
 /// A request for a change: the client's address, the method and the path.
 pub(super) struct ChangeAttempt {
@@ -142,7 +142,7 @@ impl Unauthorized {
         if self.second != second {
             (self.second, self.written) = (second, 0);
         }
-        if self.written >= MOST_UNAUTHORIZED {
+        if self.written >= MAX_UNAUTHORIZED {
             self.left_out = self.left_out.saturating_add(1);
             return None;
         }
@@ -153,7 +153,7 @@ impl Unauthorized {
 
 /// The path for the log. If the part for a key's id is no valid id, it is replaced, since it may be the key itself.
 fn shown(path: &str) -> String {
-    let path: String = path.chars().take(LONGEST_PATH).collect();
+    let path: String = path.chars().take(MAX_PATH).collect();
     match path.strip_prefix("/v1/customers/").and_then(|rest| rest.rsplit_once("/keys/")) {
         Some((customer, id)) if !is_key_id(id) => format!("/v1/customers/{customer}/keys/(no id)"),
         _ => path,

@@ -74,9 +74,10 @@ impl Target {
     pub(super) fn refused_path(path: &str) -> Option<PlainResponse> {
         let rest = path.strip_prefix("/v1/customers/")?;
         let name = percent_decode_str(rest.split('/').next()?).decode_utf8().unwrap_or_default();
-        Some(match name.trim() == name {
-            true => failure(StatusCode::NOT_FOUND, PATHS),
-            false => failure(StatusCode::BAD_REQUEST, "the name of a customer cannot begin or end with a blank here"),
+        Some(if name.trim() == name {
+            failure(StatusCode::NOT_FOUND, PATHS)
+        } else {
+            failure(StatusCode::BAD_REQUEST, "the name of a customer cannot begin or end with a blank here")
         })
     }
 

@@ -15,7 +15,7 @@ use crate::telemetry::recent::RecentDecision;
 use crate::units::Nanos;
 
 /// The most offenders in a response.
-const MOST_OFFENDERS: usize = 100;
+const MAX_OFFENDERS: usize = 100;
 
 /// Routes, in the order of the configuration.
 pub(super) fn routes(active: &ActiveConfig, history: &History) -> Value {
@@ -74,7 +74,7 @@ pub(super) fn limits(admin: &Admin, active: &ActiveConfig) -> Value {
 
 /// The keys that were denied most in the last whole minute and in the current one.
 pub(super) fn offenders(top: &TopOffenders) -> Value {
-    let shown = top.offenders.iter().take(MOST_OFFENDERS).map(|offender| {
+    let shown = top.offenders.iter().take(MAX_OFFENDERS).map(|offender| {
         let Offender { subject, denied, error } = offender;
         let mut shown = subject_json(subject);
         shown["denied"] = json!(denied);

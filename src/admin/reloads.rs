@@ -7,10 +7,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::units::Nanos;
 
 /// The most requests that wait while a reload runs; the next reload answers all of them.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// The most problems of the last attempt that `/status` shows, of each kind.
-const MOST_SHOWN: usize = 100;
+const MAX_SHOWN: usize = 100;
 
 /// The reason for reading a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ pub struct ReloadRequest {
 /// The queue from callers that request reloads to the task that makes them, and the last result.
 #[derive(Debug)]
 pub struct Reloads {
-    asking: mpsc::Sender<ReloadRequest>,
+    requests: mpsc::Sender<ReloadRequest>,
     shown: Mutex<ReloadStatus>,
 }
 
@@ -132,23 +132,23 @@ impl Reloads {
     /// Creates the queue for a process that starts at `now` with a configuration that has these `warnings`. The task that
     /// makes the reloads receives the requests.
     pub fn new(now: Nanos, warnings: Vec<String>) -> (Self, mpsc::Receiver<ReloadRequest>) {
-        let (asking, asked) = mpsc::channel(MOST_WAITING);
+        let (requests, receiver) = mpsc::channel(MAX_WAITING);
         let outcome = ReloadOutcome::Applied { notes: Vec::new() };
         let last = ReloadAttempt { at: now, took: Nanos::ZERO, trigger: Trigger::Start, warnings, outcome };
-        (Self { asking, shown: Mutex::new(ReloadStatus { last, in_force_since: now }) }, asked)
+        (Self { requests, shown: Mutex::new(ReloadStatus { last, in_force_since: now }) }, receiver)
     }
 
     /// Requests a reload and waits for its result; `None` if the task that makes reloads has ended.
     pub async fn request(&self) -> Option<ReloadAttempt> {
-        let (answer, answered) = oneshot::channel();
-        self.asking.send(ReloadRequest { trigger: Trigger::Request, answer: Some(answer) }).await.ok()?;
-        answered.await.ok()
+        let (answer, attempt) = oneshot::channel();
+        self.requests.send(ReloadRequest { trigger: Trigger::Request, answer: Some(answer) }).await.ok()?;
+        attempt.await.ok()
     }
 
     /// Requests a reload because of a signal.
     pub fn signal(&self) {
         // if the queue is full, the reload that the waiting requests get serves this one too
-        drop(self.asking.try_send(ReloadRequest { trigger: Trigger::Signal, answer: None }));
+        drop(self.requests.try_send(ReloadRequest { trigger: Trigger::Signal, answer: None }));
     }
 
     /// Records the result of a reload.
@@ -165,7 +165,7 @@ impl Reloads {
         let shown = self.shown.lock();
         json!({
             "in_force_since_seconds": shown.in_force_since.as_secs_f64(),
-            "last_attempt": shown.last.to_json(MOST_SHOWN),
+            "last_attempt": shown.last.to_json(MAX_SHOWN),
         })
     }
 }

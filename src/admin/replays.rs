@@ -18,10 +18,10 @@ use tokio::sync::Mutex;
 use super::{JSON, PlainResponse, failure};
 
 /// The longest time that a replay may take; the admin listener closes the client's connection a little later.
-const LONGEST: Duration = Duration::from_secs(50);
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The niceness of a process with the lowest priority.
-const LAST: i32 = 19;
+const LOWEST_PRIORITY: i32 = 19;
 
 /// The logs that may be replayed, and the settings that may be tried.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl Replays {
         arguments.push((&terms.config).into());
         arguments.extend(question.set.iter().map(|(path, value)| format!("--set={path}={value}").into()));
         arguments.extend(["--".into(), log.as_path().into()]);
-        match tokio::time::timeout(LONGEST, replayed(arguments)).await {
+        match tokio::time::timeout(REPLAY_TIMEOUT, replayed(arguments)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => match error.kind() {
                 ErrorKind::InvalidInput => failure(StatusCode::UNPROCESSABLE_ENTITY, "`set` has a zero byte"),
@@ -93,7 +93,7 @@ impl Replays {
             Err(_) => {
                 let message = format!(
                     "the replay has not reached the end of the log within {} s; `tollgate replay` has no such bound",
-                    LONGEST.as_secs()
+                    REPLAY_TIMEOUT.as_secs()
                 );
                 failure(StatusCode::SERVICE_UNAVAILABLE, &message)
             }
@@ -114,7 +114,7 @@ async fn replayed(arguments: Vec<OsString>) -> io::Result<PlainResponse> {
         .kill_on_drop(true)
         .spawn()?;
     if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
-        setpriority_process(Some(pid), LAST)?;
+        setpriority_process(Some(pid), LOWEST_PRIORITY)?;
         // if memory runs out, the kernel kills the replay and not the gateway; only Linux has this file
         drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000"));
     }

@@ -74,9 +74,10 @@ enum Checked {
 }
 
 fn read(file: &Path) -> Result<Checked, Problems> {
-    match source::holds_limits_only(file)? {
-        true => source::open_limits(file).map(Checked::Limits),
-        false => source::open(file).map(|source| Checked::Gateway(Box::new(source))),
+    if source::holds_limits_only(file)? {
+        source::open_limits(file).map(Checked::Limits)
+    } else {
+        source::open(file).map(|source| Checked::Gateway(Box::new(source)))
     }
 }
 

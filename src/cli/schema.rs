@@ -17,8 +17,6 @@ pub struct SchemaArgs {
 
 /// Prints the JSON Schema of configuration files, or their reference.
 pub fn execute(args: &SchemaArgs, out: &mut dyn Write) -> Result<(), OutputError> {
-    match args.markdown {
-        true => print(out, &config::reference()),
-        false => print(out, &format!("{:#}\n", config::schema())),
-    }
+    let text = if args.markdown { config::reference() } else { format!("{:#}\n", config::schema()) };
+    print(out, &text)
 }

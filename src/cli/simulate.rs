@@ -187,13 +187,10 @@ fn print_reports(reports: &[LimitReport], format: Format, mut output: impl Write
 }
 
 fn check_picture(path: &Path) -> Result<(), Box<dyn Error>> {
-    match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
-        true => Ok(()),
-        false => {
-            let message = format!("--plot: found `{}`, expected a file name that ends in .svg", path.display());
-            Err(message.into())
-        }
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
+        return Ok(());
     }
+    Err(format!("--plot: found `{}`, expected a file name that ends in .svg", path.display()).into())
 }
 
 #[cfg(test)]

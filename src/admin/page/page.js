@@ -5,7 +5,7 @@ import { prepareQuestions, showDecisions as showDecisionsToAskFor, showLimits as
 import { prepareTrials, showTrials } from "/page/try.js";
 
 const EVERY_MS = 2000;
-const MOST_ROWS = 100;
+const MAX_ROWS = 100;
 
 let lastAnswer = null;
 
@@ -83,9 +83,9 @@ function some(rows, kind) {
   const names = (row) => [row.name, ...(row.limits ?? row.routes)];
   const found = rows.filter((row) => names(row).some((name) => name.toLowerCase().includes(filter)));
   const more = byId(`${kind}-more`);
-  more.hidden = found.length <= MOST_ROWS;
-  say(more, `and ${whole(found.length - MOST_ROWS)} more: filter by name`);
-  return found.slice(0, MOST_ROWS);
+  more.hidden = found.length <= MAX_ROWS;
+  say(more, `and ${whole(found.length - MAX_ROWS)} more: filter by name`);
+  return found.slice(0, MAX_ROWS);
 }
 
 /** A row of empty cells, with `about` below the name in its head. */

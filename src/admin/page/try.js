@@ -3,7 +3,7 @@
 import { byId, make, percent, post, whole } from "/page/draw.js";
 
 /** A replay takes longer than other answers. */
-const PATIENCE_MS = 60000;
+const TIMEOUT_MS = 60000;
 
 let limits = [];
 let known = null;
@@ -58,7 +58,7 @@ async function tryOut() {
   place.replaceChildren(make("p", "sub", `The requests of ${byId("try-log").value} are decided; that takes a while.`));
   try {
     const headers = { authorization: `Bearer ${byId("try-token").value}` };
-    place.replaceChildren(...compared(limit, await post("/v1/replay", { log: byId("try-log").value, set }, headers, PATIENCE_MS)));
+    place.replaceChildren(...compared(limit, await post("/v1/replay", { log: byId("try-log").value, set }, headers, TIMEOUT_MS)));
   } catch (error) {
     place.replaceChildren(make("p", "bad", error.message));
   } finally {

@@ -20,7 +20,7 @@ use crate::units::Nanos;
 type Credentials = BTreeMap<Arc<str>, Vec<Arc<Customer>>>;
 
 /// The most names in one line of the report.
-const MOST: usize = 20;
+const MAX_NAMES: usize = 20;
 
 /// The changes when one configuration replaces another.
 pub(super) struct ChangeReport {
@@ -220,9 +220,9 @@ fn differences(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Vec<D
 /// The text of a value; `None` for values of header fields and query parameters, which may be secrets, and for long
 /// texts.
 fn shown<'t>(path: &str, text: &'t str) -> Option<&'t str> {
-    const LONGEST: usize = 100;
+    const MAX_SHOWN: usize = 100;
     let may_be_secret = path.contains("headers") || path.starts_with("match.query");
-    (!may_be_secret && text.len() <= LONGEST && !text.contains('\n')).then_some(text)
+    (!may_be_secret && text.len() <= MAX_SHOWN && !text.contains('\n')).then_some(text)
 }
 
 /// The changes of the state file, which keeps used tokens over restarts.
@@ -294,7 +294,7 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     lines.extend(names.map(|names| ("other parameters of their own, what is used stays used".to_owned(), names)));
     let terms = changed()
         .flat_map(|(name, terms)| terms.into_iter().map(move |(limit, change)| (format!("{name}, {limit}"), change)));
-    lines.extend(terms.take(MOST));
+    lines.extend(terms.take(MAX_NAMES));
     let regrouped = both().filter_map(|(name, was, now)| {
         let (was, now) = (groups_of(was), groups_of(now));
         let named = |groups: &[String]| some(groups.iter().cloned()).unwrap_or_else(|| "none".to_owned());
@@ -378,9 +378,9 @@ fn changed_terms(was: Vec<DescriptionLine>, now: Vec<DescriptionLine>) -> Vec<De
     changed.map(|name| (name.clone(), format!("{} -> {}", shown(was.get(name)), shown(now.get(name))))).collect()
 }
 
-/// The first `MOST` items as text, and the number of the others; `None` if there are no items.
+/// The first `MAX_NAMES` items as text, and the number of the others; `None` if there are no items.
 fn some(mut items: impl Iterator<Item = String>) -> Option<String> {
-    let mut shown: Vec<String> = items.by_ref().take(MOST).collect();
+    let mut shown: Vec<String> = items.by_ref().take(MAX_NAMES).collect();
     let more = items.count();
     if more > 0 {
         shown.push(format!("and {more} more"));

@@ -15,7 +15,7 @@ use crate::simulation::{SimulationError, Traffic};
 use crate::units::{Nanos, Rate};
 
 /// The most requests that are generated: more would take hours.
-const MOST_ARRIVALS: f64 = 1e9;
+const MAX_ARRIVALS: f64 = 1e9;
 
 /// The error where the flags give no traffic.
 pub(in crate::cli) const NO_TRAFFIC: &str = "give --trace, or --rate and --for";
@@ -111,9 +111,9 @@ impl TrafficArgs {
     fn make(&self, rate: Rate, until: Nanos) -> Result<Box<dyn Traffic>, Box<dyn Error>> {
         let shape = self.shape(rate);
         let expected = expected(rate, until, shape);
-        if expected > MOST_ARRIVALS {
+        if expected > MAX_ARRIVALS {
             return Err(format!(
-                "--rate and --for: found about {expected:.0} requests, expected at most {MOST_ARRIVALS:.0}: take a lower rate or a shorter time"
+                "--rate and --for: found about {expected:.0} requests, expected at most {MAX_ARRIVALS:.0}: take a lower rate or a shorter time"
             )
             .into());
         }
@@ -157,8 +157,8 @@ fn expected(rate: Rate, until: Nanos, shape: Shape) -> f64 {
 
 /// The number of requests in a second, rounded up, at least 2.
 fn second_of(rate: Rate) -> NonZeroU64 {
-    const LEAST: NonZeroU64 = NonZeroU64::MIN.saturating_add(1);
+    const MIN_BURST: NonZeroU64 = NonZeroU64::MIN.saturating_add(1);
     let tokens = u128::from(rate.tokens()) * u128::from(Nanos::SECOND.get());
     let tokens = u64::try_from(tokens.div_ceil(u128::from(rate.period().get()))).unwrap_or(u64::MAX);
-    NonZeroU64::new(tokens).map_or(LEAST, |tokens| tokens.max(LEAST))
+    NonZeroU64::new(tokens).map_or(MIN_BURST, |tokens| tokens.max(MIN_BURST))
 }

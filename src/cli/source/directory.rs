@@ -26,7 +26,7 @@ pub(super) const fn max_bytes(format: Format) -> usize {
 }
 
 /// The largest directory that tollgate changes row by row, in bytes: a change takes many times that in memory.
-const MOST_WRITABLE: usize = 16 << 20;
+const MAX_WRITABLE: usize = 16 << 20;
 
 /// The settings to which the rows of a directory refer.
 #[derive(Clone, Copy)]
@@ -113,7 +113,7 @@ pub(super) fn open_in_file(
     }
     let table = Arc::new(load(&decode(bytes, &file)?, &name(&file), context)?);
     let reader = Arc::new(overrides.clone());
-    let most = most.min(MOST_WRITABLE);
+    let most = most.min(MAX_WRITABLE);
     let writable = is_writable.then(|| WritableFile { path: file.clone(), format, most, reader });
     let from = Origin::File { path: file, print, is_writable };
     Ok(keep(kept, from, context, Directory::File(FileDirectory { table, writable })))
@@ -121,23 +121,23 @@ pub(super) fn open_in_file(
 
 /// Opens the directory of a server that is asked, as [`open_in_file`].
 pub(super) fn open_lookup(
-    asked: LookupSource,
+    source: LookupSource,
     context @ RowContext { overrides, groups }: RowContext<'_>,
     kept: &mut Option<OpenDirectory>,
 ) -> Arc<Directory> {
-    let from = Origin::Server(asked.identity.clone());
+    let from = Origin::Server(source.identity.clone());
     let mut predecessor = None;
     if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
         && *before == from
         && let Directory::Lookup(known_by) = &**directory
     {
-        if same == overrides && Arc::ptr_eq(known, groups) && known_by.terms() == asked.terms {
+        if same == overrides && Arc::ptr_eq(known, groups) && known_by.terms() == source.terms {
             return Arc::clone(directory);
         }
         // after a change of limits, groups or terms, too, customers stay known while their server is unavailable
         predecessor = Some(known_by);
     }
-    let server = (asked.server, asked.terms);
+    let server = (source.server, source.terms);
     let opened = LookupDirectory::new(server, predecessor, Arc::new(overrides.clone()), Arc::clone(groups));
     keep(kept, from, context, Directory::Lookup(opened))
 }

@@ -8,7 +8,7 @@ use crate::config::{self, IncludedFile, NamedFile, Problem, Problems};
 use crate::files::FileVersion;
 
 /// The most files that a configuration may include.
-const MOST: usize = 256;
+const MAX_FILES: usize = 256;
 
 /// Reads the files that a configuration includes; the files of a pattern are in the order of their names. `files.seen` gets
 /// the patterns, too, so that a file that is added is noticed.
@@ -21,8 +21,8 @@ pub(super) fn read(named: &[NamedFile], files: &mut Files<'_>) -> Result<Vec<Inc
             if included.iter().any(|other| other.name == called) {
                 continue;
             }
-            if included.len() >= MOST {
-                return Err(fail(format!("includes more than {MOST} files")).into());
+            if included.len() >= MAX_FILES {
+                return Err(fail(format!("includes more than {MAX_FILES} files")).into());
             }
             let (bytes, looked) = crate::files::read(&file, config::MAX_BYTES);
             files.seen.push(looked);
@@ -37,9 +37,9 @@ pub(super) fn read(named: &[NamedFile], files: &mut Files<'_>) -> Result<Vec<Inc
 ///
 /// Errors: the folder cannot be read, and why.
 fn matching(path: &Path, seen: &mut Vec<FileVersion>) -> Result<Vec<PathBuf>, String> {
-    match path.file_name().is_some_and(|called| called.as_encoded_bytes().contains(&b'*')) {
-        true => crate::files::list(path, seen)
-            .map_err(|error| format!("includes {}, whose folder cannot be read: {error}", name(path))),
-        false => Ok(vec![path.to_owned()]),
+    if !path.file_name().is_some_and(|called| called.as_encoded_bytes().contains(&b'*')) {
+        return Ok(vec![path.to_owned()]);
     }
+    crate::files::list(path, seen)
+        .map_err(|error| format!("includes {}, whose folder cannot be read: {error}", name(path)))
 }

@@ -98,10 +98,12 @@ impl TlsFileReader<'_, '_> {
     /// that runs tells operators more than one that does not start.
     fn warn_of_times(&mut self, certificate: &Certificate, named: &NamedFile) {
         let (begin, end) = certificate.valid();
-        let says = match () {
-            () if end <= self.now => format!("expired at {}", when(end)),
-            () if begin > self.now => format!("does not hold before {}", when(begin)),
-            () => return,
+        let says = if end <= self.now {
+            format!("expired at {}", when(end))
+        } else if begin > self.now {
+            format!("is not valid before {}", when(begin))
+        } else {
+            return;
         };
         let problem = Problem::warning(named.place.clone(), format!("names a certificate that {says}"));
         self.warnings.push(problem.found(name(&self.files.path(named))).hint("clients will refuse it"));

@@ -14,7 +14,7 @@ use crate::runtime::descriptors;
 use crate::units::Nanos;
 
 /// The longest time that a request waits for Redis.
-const REDIS_PATIENCE: Nanos = Nanos::new(100_000_000);
+const REDIS_TIMEOUT: Nanos = Nanos::new(100_000_000);
 /// The maximum number of concurrent calls to Redis, which share connections.
 const MAX_REDIS_CALLS: usize = 10_000;
 
@@ -23,7 +23,7 @@ pub(super) fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers
     LookupSource {
         identity: ServerIdentity::Redis(key.clone()),
         server: Server::Redis { pool: Pool::new(servers.clone()), key: key.clone() },
-        terms: terms(REDIS_PATIENCE, MAX_REDIS_CALLS, *remembered),
+        terms: terms(REDIS_TIMEOUT, MAX_REDIS_CALLS, *remembered),
     }
 }
 

@@ -13,7 +13,7 @@ const MAX_SECRET: usize = 4 << 10;
 /// The largest file of certificates that is read, in bytes.
 const MAX_PEM: usize = 1 << 20;
 /// The shortest token of operators and the shortest secret that gateways share, in bytes.
-const LEAST_SECRET: usize = 16;
+const MIN_SECRET: usize = 16;
 
 /// Reads the files that a configuration names.
 pub(super) struct Files<'a> {
@@ -70,12 +70,12 @@ impl Files<'_> {
     }
 
     fn long_enough(&self, named: &NamedFile, (what, text): (&str, String), expected: &str) -> Result<String, Problems> {
-        if text.len() >= LEAST_SECRET {
+        if text.len() >= MIN_SECRET {
             return Ok(text);
         }
         let problem = self.unfit(named, format!("holds too short a {what}"));
         let problem = problem.found(format!("{} bytes in {}", text.len(), name(&self.path(named))));
-        let expected = format!("at least {LEAST_SECRET} bytes{expected}");
+        let expected = format!("at least {MIN_SECRET} bytes{expected}");
         Err(problem.expected(expected).hint("`openssl rand -hex 32` makes one").into())
     }
 

@@ -43,10 +43,10 @@ pub(super) fn open(
 
 fn keys_in(named: &NamedFile, algorithms: &[Algorithm], files: &mut Files<'_>) -> Result<Keys, Problems> {
     match Keys::parse(&files.text(named, MAX_KEY_SET)?) {
-        Ok((keys, unusable)) if unusable.is_empty() => match keys.fit(algorithms) {
-            true => Ok(keys),
-            false => Err(files.unfit(named, "holds no key for any of the `algorithms`").into()),
-        },
+        Ok((keys, unusable)) if unusable.is_empty() => {
+            let fits = keys.fit(algorithms);
+            if fits { Ok(keys) } else { Err(files.unfit(named, "holds no key for any of the `algorithms`").into()) }
+        }
         Ok((_, faults)) | Err(faults) => {
             let file = files.path(named);
             let errors: Vec<Problem> = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
