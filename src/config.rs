@@ -201,9 +201,10 @@ pub fn load_customer_files<'t>(
         return None;
     }
     let (_, limits) = limits::read(&top, &plans, &levels, None, scope);
-    let overrides = match findings.has_errors() {
-        true => ConfiguredOverrides::without_limits(&plans, &levels),
-        false => ConfiguredOverrides::new(&plans, &levels, &limits),
+    let overrides = if findings.has_errors() {
+        ConfiguredOverrides::without_limits(&plans, &levels)
+    } else {
+        ConfiguredOverrides::new(&plans, &levels, &limits)
     };
     let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
     Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, groups, jwks })
@@ -254,6 +255,11 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
 }
 
+/// Reads a whole configuration in three passes: every section by itself, so that all errors are found; then, if there are
+/// none, what the sections mean together; then the values that are built of both.
+///
+/// A section is read after those whose names it refers to: upstreams and plans first, levels, customers (which have plans
+/// and groups of a level), limits (of plans, levels and upstreams), then receivers, routes and domains, which name limits.
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let server = listeners::read(top);
     let operators = operators::read(top);
@@ -307,6 +313,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     if findings.has_errors() {
         return None;
     }
+    // the sections together: in a file with errors, the broken part may be the one that uses a name
     warn_of_unused("an upstream", &upstream_names, findings);
     warn_of_unused("a limit", &limit_names, findings);
     let overrides = ConfiguredOverrides::new(&plans, &levels, &limits);
@@ -324,6 +331,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     if let Some(cluster) = &cluster {
         cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
     }
+    // the values
     let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let ((webhook, webhook_files), (usage_events, usage_files)) = (webhook.unzip(), usage_events.unzip());
     let (traces, trace_files) = traces.unzip();
@@ -457,7 +465,7 @@ fn warn_of_unbelieved_fields(
     }
 }
 
-/// Warns of names that no route uses. Only for files without errors: the broken part may be the one that uses the name.
+/// Warns of names that no route uses. Only for files without errors.
 fn warn_of_unused(what: &str, names: &Names, findings: &Findings) {
     for (_, place) in names.unused() {
         findings.add(Problem::warning(place, format!("is {what} that no route uses")));
