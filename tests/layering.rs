@@ -21,27 +21,37 @@ const PURE: &[&str] =
 
 const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
-    Layer { module: "fields", may_use: &[], never: PURE },
+    Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "pattern", may_use: &[], never: PURE },
+    Layer {
+        module: "files",
+        may_use: &["pattern"],
+        never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"],
+    },
+    Layer {
+        module: "outbox",
+        may_use: &["files"],
+        never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"],
+    },
+    // this module reads the environment, in builds for tests
+    Layer { module: "panics", may_use: &[], never: &["tracing::", "pingora::", "prometheus::"] },
+    Layer { module: "fields", may_use: &[], never: PURE },
     Layer { module: "lifecycle", may_use: &[], never: &["tracing::", "pingora::", "prometheus::", "std::time"] },
     Layer {
         module: "stripes",
         may_use: &[],
         never: &["tokio::", "tracing::", "pingora::", "prometheus::", "async fn"],
     },
-    Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
+    Layer { module: "algorithm", may_use: &["units"], never: PURE },
+    Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
+    Layer { module: "template", may_use: &[], never: PURE },
     Layer {
-        module: "outbox",
-        may_use: &["files"],
-        never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"],
+        module: "ruleset",
+        may_use: &["fields", "units", "algorithm", "charge", "pattern", "template"],
+        never: &[
+            "std::time", "tokio::", "tracing::", "serde", "saphyr", "pingora::", "prometheus::", "std::fs", "async fn",
+        ],
     },
-    Layer {
-        module: "files",
-        may_use: &["pattern"],
-        never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"],
-    },
-    // this module reads the environment, in builds for tests
-    Layer { module: "panics", may_use: &[], never: &["tracing::", "pingora::", "prometheus::"] },
     // the caller reads files and passes the time
     Layer {
         module: "tls",
@@ -54,21 +64,16 @@ const LAYERS: &[Layer] = &[
         may_use: &["units", "tls"],
         never: &["pingora::", "prometheus::", "std::time", "std::fs", "tracing::"],
     },
-    Layer { module: "algorithm", may_use: &["units"], never: PURE },
-    Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
     // for the cluster, keys and states are opaque: the store implements its trait, and the cluster does not use the store
     Layer {
         module: "cluster",
         may_use: &["stripes", "units", "algorithm", "charge", "clock", "panics"],
         never: &["pingora::", "prometheus::", "std::time", "std::fs"],
     },
-    Layer { module: "template", may_use: &[], never: PURE },
     Layer {
-        module: "ruleset",
-        may_use: &["fields", "units", "algorithm", "charge", "pattern", "template"],
-        never: &[
-            "std::time", "tokio::", "tracing::", "serde", "saphyr", "pingora::", "prometheus::", "std::fs", "async fn",
-        ],
+        module: "store",
+        may_use: &["stripes", "units", "algorithm", "charge", "clock", "redis_client", "cluster"],
+        never: &["pingora::", "prometheus::", "std::time"],
     },
     Layer {
         module: "config",
@@ -77,6 +82,15 @@ const LAYERS: &[Layer] = &[
             "units", "algorithm", "charge", "cluster", "pattern", "redis_client", "template", "ruleset", "store",
         ],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
+    },
+    // bytes and connections: of the ruleset the engine uses the settings of listeners, and nothing about limits
+    Layer {
+        module: "http",
+        may_use: &["lifecycle", "stripes", "fields", "units", "clock", "panics", "tls", "ruleset"],
+        never: &[
+            "pingora::", "prometheus::", "std::time", "std::fs", "Ruleset", "ruleset::limit", "ruleset::verdict",
+            "Charge",
+        ],
     },
     Layer {
         module: "customers",
@@ -90,23 +104,9 @@ const LAYERS: &[Layer] = &[
         never: &["pingora::", "tokio::", "async fn", "std::time"],
     },
     Layer {
-        module: "store",
-        may_use: &["stripes", "units", "algorithm", "charge", "clock", "redis_client", "cluster"],
-        never: &["pingora::", "prometheus::", "std::time"],
-    },
-    Layer {
         module: "telemetry",
         may_use: &["stripes", "units", "algorithm", "charge", "ruleset"],
         never: &["pingora::", "std::time"],
-    },
-    // bytes and connections: of the ruleset the engine uses the settings of listeners, and nothing about limits
-    Layer {
-        module: "http",
-        may_use: &["lifecycle", "stripes", "fields", "units", "clock", "panics", "tls", "ruleset"],
-        never: &[
-            "pingora::", "prometheus::", "std::time", "std::fs", "Ruleset", "ruleset::limit", "ruleset::verdict",
-            "Charge",
-        ],
     },
     // the deciding code knows no sockets
     Layer {
@@ -162,7 +162,10 @@ fn every_module_of_the_crate_has_its_layer() {
 fn no_module_uses_one_that_lies_further_on() {
     let modules: Vec<&str> = LAYERS.iter().map(|layer| layer.module).collect();
     let mut wrong = Vec::new();
-    for layer in LAYERS {
+    for (position, layer) in LAYERS.iter().enumerate() {
+        for module in layer.may_use.iter().filter(|module| !modules[..position].contains(module)) {
+            wrong.push(format!("{} is listed before {module}, which it may use", layer.module));
+        }
         for (file, code) in sources(layer.module) {
             for module in modules.iter().filter(|module| **module != layer.module && !layer.may_use.contains(module)) {
                 if code.contains(&format!("crate::{module}")) {
