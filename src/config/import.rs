@@ -191,7 +191,7 @@ client_address: { trusted_proxies: [127.0.0.1] }
 
 impl Limit {
     fn write(&self, text: &mut String) {
-        let parts: Vec<String> = self.key.iter().map(|key| front::key_field("descriptor", key)).collect();
+        let parts = self.key.iter().map(|key| front::KeyPart::Field("descriptor", key.clone())).collect::<Vec<_>>();
         let key = front::key(&parts);
         let Self { algorithm, limit, .. } = self;
         let window = duration(self.window);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::front::rules::{Effects, Rule, VirtualHost};
-use super::front::{GUARD, Listener, PASS, ProxyConfig, Upstream};
+use super::front::{GUARD, LimitSettings, Listener, PASS, ProxyConfig, Upstream, denial};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
@@ -315,7 +315,7 @@ impl Reader<'_> {
         if enabled < 100.0 || (enforced > 0.0 && enforced < 100.0) {
             note(field, "holds for all requests: `enabled_percent` goes by keys");
         }
-        let shadow = if enforced == 0.0 { ", shadow: true" } else { "" };
+        let shadow = (enforced == 0.0).then(|| "shadow: true".to_owned());
         let code = section(config, "status").and_then(|status| get(&status, "code"));
         let status = code.map_or(Some(429), |code| {
             status_code(&code.scalar_value("a status")?.text).or_else(|| {
@@ -325,10 +325,9 @@ impl Reader<'_> {
         });
         let status = status.filter(|code| (400..600).contains(code)).unwrap_or(429);
         let name = text(config, "stat_prefix").unwrap_or_else(|| "local".to_owned());
-        let settings = format!(
-            "algorithm: token_bucket, rate: {fill}/{every}, burst: {most}, key: all{shadow}{}",
-            super::front::denial(status)
-        );
+        let algorithm = format!("algorithm: token_bucket, rate: {fill}/{every}, burst: {most}");
+        let more = [shadow, denial(status)].into_iter().flatten().collect();
+        let settings = LimitSettings { algorithm, key: Vec::new(), more };
         // each filter has its own bucket
         let mark = field.mark();
         Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings))

@@ -1,5 +1,6 @@
 //! A proxy's configuration, written as listeners, upstreams, limits and routes of tollgate.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use self::rules::{Route, Rule, VirtualHost};
@@ -77,8 +78,25 @@ pub(super) struct FrontLimit {
     pub(super) name: String,
     /// The table, zone or plugin that holds the counts in the proxy.
     pub(super) table: String,
-    /// The settings, in YAML.
-    pub(super) settings: String,
+    pub(super) settings: LimitSettings,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LimitSettings {
+    /// The algorithm and its parameters, in YAML.
+    pub(super) algorithm: String,
+    pub(super) key: Vec<KeyPart>,
+    /// Further settings, in YAML.
+    pub(super) more: Vec<String>,
+}
+
+/// A part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum KeyPart {
+    /// A property that every request has, like `client_address`.
+    Word(&'static str),
+    /// A field that requests may lack: its kind, like `header`, and its name.
+    Field(&'static str, String),
 }
 
 impl ProxyConfig {
@@ -132,7 +150,7 @@ impl ProxyConfig {
     }
 
     /// The name of the limit with these settings that counts in `table`: an existing limit, or a new one.
-    pub(super) fn limit(&mut self, name: &str, table: &str, settings: String) -> String {
+    pub(super) fn limit(&mut self, name: &str, table: &str, settings: LimitSettings) -> String {
         let known = self.limits.iter().find(|limit| limit.table == table && limit.settings == settings);
         if let Some(known) = known {
             return known.name.clone();
@@ -145,7 +163,7 @@ impl ProxyConfig {
     /// The setting `over_limit` of a limit in YAML, if it has one.
     pub(super) fn over_limit(&self, limit: &str) -> Option<&str> {
         let limit = self.limits.iter().find(|known| known.name == limit)?;
-        limit.settings.split_once("over_limit: ").map(|(_, setting)| setting)
+        limit.settings.more.iter().find_map(|setting| setting.strip_prefix("over_limit: "))
     }
 
     /// Makes routes of the rules, and changes settings that tollgate would refuse. Adds notes about these changes.
@@ -173,10 +191,11 @@ impl ProxyConfig {
             }
         }
         for FrontLimit { name, settings, .. } in &self.limits {
-            let headers = settings.split("{ header: ").skip(1).filter_map(|rest| rest.split(" }").next());
-            headers
-                .filter_map(|header| self.unbelieved(header))
-                .for_each(|why| note(format!("the limit {name} {why}")));
+            let unbelieved = settings.key.iter().filter_map(|part| match part {
+                KeyPart::Field("header", header) => self.unbelieved(header),
+                _ => None,
+            });
+            unbelieved.for_each(|why| note(format!("the limit {name} {why}")));
         }
         self.close_virtual_hosts(findings);
         self.add_routes(findings);
@@ -241,6 +260,31 @@ impl Listener {
     }
 }
 
+impl fmt::Display for LimitSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, key: {}", self.algorithm, key(&self.key))?;
+        self.more.iter().try_for_each(|setting| write!(f, ", {setting}"))
+    }
+}
+
+impl KeyPart {
+    pub(super) const CLIENT_ADDRESS: Self = Self::Word("client_address");
+
+    /// A header field. That of the host has a word of its own.
+    pub(super) fn of_header(name: String) -> Self {
+        if name == "host" { Self::Word("host") } else { Self::Field("header", name) }
+    }
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Word(word) => f.write_str(word),
+            Self::Field(kind, name) => write!(f, "{{ {kind}: {} }}", scalar(name)),
+        }
+    }
+}
+
 impl Upstream {
     /// Sets a timeout in YAML, if there is one; 0 stands for none.
     pub(super) fn timeout(&mut self, name: &'static str, time: Option<String>) {
@@ -287,31 +331,23 @@ fn scale(weights: &mut [(String, u64)], most: u64) -> bool {
     true
 }
 
-/// Formats the parts of a key as YAML.
-pub(super) fn key(parts: &[String]) -> String {
+/// Formats a key as YAML.
+pub(super) fn key(parts: &[KeyPart]) -> String {
     match parts {
         [] => "all".to_owned(),
-        [one] => one.clone(),
-        several => format!("[{}]", several.join(", ")),
+        [one] => one.to_string(),
+        several => format!("[{}]", several.iter().map(KeyPart::to_string).collect::<Vec<_>>().join(", ")),
     }
 }
 
-/// Formats a part of a key as YAML: a field that requests carry.
-pub(super) fn key_field(kind: &str, name: &str) -> String {
-    match (kind, name) {
-        ("header", "host") => "host".to_owned(),
-        _ => format!("{{ {kind}: {} }}", scalar(name)),
-    }
-}
-
-/// The setting for the status of denials in YAML, with a comma in front; empty for 429.
-pub(super) fn denial(status: u64) -> String {
-    if status == 429 { String::new() } else { denied_with(status) }
+/// The setting for the status of denials in YAML; none for 429.
+pub(super) fn denial(status: u64) -> Option<String> {
+    (status != 429).then(|| denied_with(status))
 }
 
 /// The same, also for 429: for a limit of a route that sets a status of its own.
 pub(super) fn denied_with(status: u64) -> String {
-    format!(", over_limit: {{ deny: {{ status: {status} }} }}")
+    format!("over_limit: {{ deny: {{ status: {status} }} }}")
 }
 
 /// Splits an `http` or `https` URL: whether it is `https`, its authority, and its path.

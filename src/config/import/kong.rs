@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
-use super::front::{GUARD, Listener, PASS, ProxyConfig, Upstream, denial, key_field, node, url};
+use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, denial, node, url};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, all_of, open_prefix_note};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
@@ -83,7 +83,8 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         if reader.without_keys > 0 {
             note(top, "asks for keys on some routes only: here all do, until `customers.anonymous` says otherwise");
         }
-        let places = reader.key_names.iter().flat_map(|name| [key_field("header", name), key_field("query", name)]);
+        let places = |name: &String| [KeyPart::of_header(name.clone()), KeyPart::Field("query", name.clone())];
+        let places = reader.key_names.iter().flat_map(places).map(|place| place.to_string());
         let places = places.collect::<Vec<_>>().join(", ");
         let customers = format!("customers: {{ identify: [{places}], directory: {{ file: customers.csv }} }}");
         reader.front.sections.push(customers);
@@ -422,7 +423,12 @@ fn header_value(value: &str) -> HeaderValue {
 
 /// The settings of a `rate-limiting` plugin, as a limit with fixed windows. Consumers are known by `key-auth` (`has_keys`) or
 /// by the plugin `consumers`, which is not carried over.
-fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool, consumers: Option<&str>) -> Option<String> {
+fn rate_limiting(
+    field: &Field<'_>,
+    config: &Section<'_>,
+    has_keys: bool,
+    consumers: Option<&str>,
+) -> Option<LimitSettings> {
     const READ: [&str; 12] = [
         "second", "minute", "hour", "day", "limit_by", "header_name", "error_code", "hide_client_headers", "policy",
         "fault_tolerant", "sync_rate", "redis",
@@ -441,18 +447,18 @@ fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool, consum
         }
     };
     let key = match text(config, "limit_by").as_deref().unwrap_or("consumer") {
-        "consumer" | "credential" if has_keys => "customer".to_owned(),
+        "consumer" | "credential" if has_keys => vec![KeyPart::Word("customer")],
         "consumer" | "credential" => {
             if let Some(plugin) = consumers {
                 note(field, &format!("counts by address: Kong counts by the consumers that {plugin} finds"));
             }
-            "client_address".to_owned()
+            vec![KeyPart::CLIENT_ADDRESS]
         }
-        "ip" => "client_address".to_owned(),
-        "service" => "all".to_owned(),
+        "ip" => vec![KeyPart::CLIENT_ADDRESS],
+        "service" => Vec::new(),
         "header" => {
             note(field, "requests without the field share one count: Kong counts them by address");
-            key_field("header", &text(config, "header_name").unwrap_or_default().to_ascii_lowercase())
+            vec![KeyPart::of_header(text(config, "header_name").unwrap_or_default().to_ascii_lowercase())]
         }
         other => {
             return left_out(field, format_args!("no key is like limit_by {}", scalar(other)));
@@ -461,7 +467,8 @@ fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool, consum
     if text(config, "policy").is_some_and(|policy| policy != "local") {
         note(field, "counts in this gateway: `mode: shared` counts in the `store` for all of them");
     }
-    let hidden = if flag(config, "hide_client_headers", false) { ", headers: hidden" } else { "" };
+    let hidden = flag(config, "hide_client_headers", false).then(|| "headers: hidden".to_owned());
     let status = number(config, "error_code").filter(|status| (400..600).contains(status)).unwrap_or(429);
-    Some(format!("algorithm: fixed_window, {windows}, key: {key}{hidden}{}", denial(status)))
+    let algorithm = format!("algorithm: fixed_window, {windows}");
+    Some(LimitSettings { algorithm, key, more: [hidden, denial(status)].into_iter().flatten().collect() })
 }

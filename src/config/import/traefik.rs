@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
-use super::front::{GUARD, Listener, PASS, ProxyConfig, Upstream, key_field, node, url};
+use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, node, url};
 use super::matches::{PathMatch, ScopedLimit, Taken};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
@@ -297,7 +297,7 @@ fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
 }
 
 /// The settings of a `rateLimit`: a token bucket in which requests wait at most half of the time between two tokens.
-fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
+fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<LimitSettings> {
     const SECOND: u64 = 1_000_000_000;
     name_others(section, &["average", "burst", "period", "sourceCriterion"]);
     let average = number(section, "average").unwrap_or(0);
@@ -319,10 +319,9 @@ fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     // writes `100/s` instead of `100/1s`
     let period = nanos.to_exact_string();
     let unit = period.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic)).unwrap_or(&period);
-    let key = source(section, "client_address");
-    Some(format!(
-        "algorithm: gcra, rate: {average}/{unit}, burst: {size}, delay_after: {after}, over_limit: {{ delay: {{ max_wait: {wait} }} }}, key: {key}"
-    ))
+    let over = format!("over_limit: {{ delay: {{ max_wait: {wait} }} }}");
+    let algorithm = format!("algorithm: gcra, rate: {average}/{unit}, burst: {size}, delay_after: {after}, {over}");
+    Some(LimitSettings { algorithm, key: vec![source(section, KeyPart::CLIENT_ADDRESS)], more: Vec::new() })
 }
 
 /// Reads a length of time of Go: numbers with units one behind the other, like `1m30s`. A number alone is in seconds.
@@ -339,17 +338,18 @@ fn time(text: &str) -> Option<Nanos> {
     Some(Nanos::new(sum))
 }
 
-fn in_flight(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
+fn in_flight(field: &Field<'_>, section: &Section<'_>) -> Option<LimitSettings> {
     name_others(section, &["amount", "sourceCriterion"]);
     let Some(amount) = number(section, "amount").filter(|amount| *amount > 0) else {
         return left_out(field, format_args!("it has no amount above 0{PASS}"));
     };
-    Some(format!("algorithm: concurrency, limit: {amount}, key: {}", source(section, "host")))
+    let algorithm = format!("algorithm: concurrency, limit: {amount}");
+    Some(LimitSettings { algorithm, key: vec![source(section, KeyPart::Word("host"))], more: Vec::new() })
 }
 
-/// The key that a limit counts by, in YAML.
-fn source(of: &Section<'_>, default: &str) -> String {
-    let Some(criterion) = section(of, "sourceCriterion") else { return default.to_owned() };
+/// What a limit counts by.
+fn source(of: &Section<'_>, default: KeyPart) -> KeyPart {
+    let Some(criterion) = section(of, "sourceCriterion") else { return default };
     name_others(&criterion, &["ipStrategy", "requestHeaderName", "requestHost"]);
     if let Some(strategy) = section(&criterion, "ipStrategy") {
         for (name, field) in strategy.fields() {
@@ -362,11 +362,11 @@ fn source(of: &Section<'_>, default: &str) -> String {
                 },
             );
         }
-        return "client_address".to_owned();
+        return KeyPart::CLIENT_ADDRESS;
     }
     match text(&criterion, "requestHeaderName") {
-        Some(header) => key_field("header", &header.to_ascii_lowercase()),
-        None if flag(&criterion, "requestHost", false) => "host".to_owned(),
-        None => default.to_owned(),
+        Some(header) => KeyPart::of_header(header.to_ascii_lowercase()),
+        None if flag(&criterion, "requestHost", false) => KeyPart::Word("host"),
+        None => default,
     }
 }

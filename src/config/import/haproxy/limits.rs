@@ -7,7 +7,7 @@ use super::Reader;
 use super::conditions::{self, Acls, Condition, Conjunction, CounterSource, CounterThreshold};
 use super::syntax::{Line, Section};
 use crate::config::import::front::rules::{Access, Effects, ScopedAccess};
-use crate::config::import::front::{GUARD, PASS, denial, key_field};
+use crate::config::import::front::{GUARD, KeyPart, LimitSettings, PASS, denial};
 use crate::config::import::matches::{Match, ScopedLimit, all_of};
 use crate::config::problem::Mark;
 
@@ -22,8 +22,7 @@ pub(super) struct Rules<'l> {
 #[derive(Clone)]
 pub(super) struct Tracker<'l> {
     slot: u8,
-    /// The key, in YAML.
-    key: String,
+    key: KeyPart,
     /// The name of the section with its table.
     table: &'l str,
     when: Condition,
@@ -45,8 +44,8 @@ struct Increment {
 /// A counter, as settings of a limit.
 struct Counted {
     limit: u64,
-    /// The `charge` setting in YAML, with a comma in front; may be empty.
-    charge: &'static str,
+    /// The `charge` setting in YAML, if it has one.
+    charge: Option<&'static str>,
     /// The requests that the counter counts.
     when: Condition,
 }
@@ -55,7 +54,7 @@ struct Counted {
 type Order = (usize, Mark);
 
 /// Counts denied requests as well.
-const ALL: &str = ", charge: { denied: true }";
+const ALL: Option<&str> = Some("charge: { denied: true }");
 
 /// Actions of rules that need no note: tollgate does the same anyway, or they do not concern limits.
 const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
@@ -158,8 +157,8 @@ impl<'l> Reader<'l, '_> {
         let (name, argument) =
             sample.split_once('(').map_or((sample, ""), |(name, rest)| (name, rest.trim_end_matches(')')));
         let key = match name {
-            "src" if argument.is_empty() => "client_address".to_owned(),
-            "hdr" | "req.hdr" | "req.fhdr" if argument.eq_ignore_ascii_case("host") => "host".to_owned(),
+            "src" if argument.is_empty() => KeyPart::CLIENT_ADDRESS,
+            "hdr" | "req.hdr" | "req.fhdr" if argument.eq_ignore_ascii_case("host") => KeyPart::Word("host"),
             "hdr" | "req.hdr" if argument.eq_ignore_ascii_case("x-forwarded-for") => {
                 let message = "is left out with the limits that go by it: with `client_address: { trusted_proxies: [...] }`, `key: client_address` is like it";
                 return Err(message.to_owned());
@@ -168,12 +167,12 @@ impl<'l> Reader<'l, '_> {
                 if name != "req.fhdr" {
                     self.note(line, "counts by the whole field: HAProxy counts by what stands behind its last comma");
                 }
-                key_field("header", &argument.to_ascii_lowercase())
+                KeyPart::of_header(argument.to_ascii_lowercase())
             }
-            "url_param" | "urlp" if !argument.contains(',') => key_field("query", argument),
+            "url_param" | "urlp" if !argument.contains(',') => KeyPart::Field("query", argument.to_owned()),
             "cook" | "req.cook" => {
                 self.note(line, "requests with an empty cookie share one count: HAProxy does not limit them");
-                key_field("cookie", argument)
+                KeyPart::Field("cookie", argument.to_owned())
             }
             _ => return Err(format!("is left out with the limits that go by it: no key has a part like {sample}")),
         };
@@ -255,7 +254,7 @@ impl<'l> Reader<'l, '_> {
         one: &Conjunction,
     ) -> Result<Vec<ScopedLimit>, String> {
         let name = over.counter.as_str();
-        if name == "conn_cur" && tracker.key == "client_address" {
+        if name == "conn_cur" && tracker.key == KeyPart::CLIENT_ADDRESS {
             let is_of_all = |one: &Conjunction| one.matches == [Match::default()] && one.except.is_empty();
             if !is_of_all(one) || !tracker.when.iter().all(is_of_all) {
                 return Err(
@@ -293,14 +292,13 @@ impl<'l> Reader<'l, '_> {
                 "counts requests that rules in front of its `track-sc` line deny: HAProxy does not track them",
             );
         }
-        let missing = if tracker.key.starts_with('{') { ", missing_key: skip" } else { "" };
-        let limit = counted.limit;
-        let settings = format!(
-            "algorithm: sliding_window, limit: {limit}, window: {period}, key: {}{missing}{}{}",
-            tracker.key,
-            counted.charge,
-            denial(self.status(line)),
-        );
+        let missing = matches!(tracker.key, KeyPart::Field(..)).then_some("missing_key: skip");
+        let more = missing.into_iter().chain(counted.charge).map(str::to_owned);
+        let settings = LimitSettings {
+            algorithm: format!("algorithm: sliding_window, limit: {}, window: {period}", counted.limit),
+            key: vec![tracker.key.clone()],
+            more: more.chain(denial(self.status(line))).collect(),
+        };
         let limit = self.front.limit(&format!("{}.{name}", tracker.table), tracker.table, settings);
         let scoped = |of: Conjunction| ScopedLimit { limit: limit.clone(), matches: of.matches, exempt: of.except };
         Ok(scopes.into_iter().map(scoped).collect())
@@ -325,7 +323,7 @@ impl<'l> Reader<'l, '_> {
         match over.counter.as_str() {
             "http_req_rate" if over.above > 0 => Ok(Counted { limit: over.above, charge: ALL, when: tracked() }),
             "http_err_rate" => {
-                let charge = ", charge: { when: response, if_status: [4xx] }";
+                let charge = Some("charge: { when: response, if_status: [4xx] }");
                 self.note(line, "counts the errors of upstreams: HAProxy counts its own denials, too");
                 Ok(Counted { limit: next, charge, when: tracked() })
             }
@@ -338,7 +336,7 @@ impl<'l> Reader<'l, '_> {
                 // with the increment in front, HAProxy counts every request; behind the denial, only requests that pass
                 match own.iter().filter(|one| one.order < order(line)).count() {
                     _ if own.is_empty() => Err(format!("is left out: no rule here counts {name}")),
-                    0 => Ok(Counted { limit: next, charge: "", when }),
+                    0 => Ok(Counted { limit: next, charge: None, when }),
                     before if before == own.len() => Ok(Counted { limit: over.above, charge: ALL, when }),
                     _ => Err(format!("is left out: rules in front of it and behind it count {name}")),
                 }
@@ -377,7 +375,7 @@ impl Tracker<'_> {
             }
             CounterSource::Source(table) => {
                 let table = if table.is_empty() { section.name() } else { table.as_str() };
-                self.key == "client_address" && self.table == table
+                self.key == KeyPart::CLIENT_ADDRESS && self.table == table
             }
         }
     }

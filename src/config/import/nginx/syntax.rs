@@ -29,6 +29,11 @@ impl Directive {
         self.arguments().first().map_or("", String::as_str)
     }
 
+    /// The value of the argument that begins with `name`, like `rate=`.
+    pub(super) fn option(&self, name: &str) -> Option<&str> {
+        self.arguments().iter().find_map(|word| word.strip_prefix(name))
+    }
+
     pub(super) fn block(&self) -> &[Self] {
         self.block.as_deref().unwrap_or_default()
     }

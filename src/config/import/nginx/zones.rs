@@ -2,7 +2,7 @@
 
 use super::syntax::Directive;
 use super::{Limits, Reader};
-use crate::config::import::front::{denied_with, key, key_field};
+use crate::config::import::front::{KeyPart, LimitSettings, denied_with};
 use crate::config::import::matches::{Match, ScopedLimit, network};
 
 /// The zone of one or more limits.
@@ -18,8 +18,7 @@ const LARGEST_BURST: u64 = 999_999;
 /// The key that a limit counts by.
 #[derive(Clone, Default)]
 pub(super) struct ZoneKey {
-    /// The parts of the key, in YAML.
-    parts: Vec<String>,
+    parts: Vec<KeyPart>,
     /// The networks for which the key is empty, so that they are not limited.
     exempt: Vec<String>,
     /// Whether the server's name is a part, so that each server counts apart.
@@ -31,7 +30,7 @@ pub(super) struct ZoneKey {
 impl ZoneKey {
     /// Whether the key is a field of the request alone. nginx does not limit requests whose key is empty.
     fn is_one_field(&self) -> bool {
-        matches!(self.parts.as_slice(), [one] if one.starts_with('{')) && !self.by_server && !self.has_text
+        matches!(self.parts.as_slice(), [KeyPart::Field(..)]) && !self.by_server && !self.has_text
     }
 
     /// Whether the key is the server's name alone.
@@ -42,17 +41,14 @@ impl ZoneKey {
 
 impl Reader<'_, '_> {
     pub(super) fn zone(&mut self, of: &Directive) {
-        let option = |name: &str| of.arguments().iter().find_map(|word| word.strip_prefix(name));
-        let Some(name) = option("zone=").and_then(|zone| zone.split(':').next()) else {
+        let Some(name) = of.option("zone=").and_then(|zone| zone.split(':').next()) else {
             return self.error(of, "names no zone");
         };
-        let rate = match (of.name(), option("rate=")) {
-            ("limit_req_zone", rate) => {
-                let per_second = rate.and_then(|rate| Some((rate.strip_suffix("r/s")?, "s")));
-                let number = per_second.or_else(|| rate.and_then(|rate| Some((rate.strip_suffix("r/m")?, "m"))));
-                let number =
-                    number.and_then(|(number, unit)| Some((number.parse().ok().filter(|rate| *rate > 0)?, unit)));
-                let Some(rate) = number else { return self.error(of, "has no rate, like rate=10r/s") };
+        let rate = match of.name() {
+            "limit_req_zone" => {
+                let Some(rate) = of.option("rate=").and_then(rate) else {
+                    return self.error(of, "has no rate, like rate=10r/s");
+                };
                 Some(rate)
             }
             _ => None,
@@ -61,12 +57,12 @@ impl Reader<'_, '_> {
             Ok(key) => {
                 if key.is_one_field() {
                     self.note(of, "requests with an empty field share one count: nginx does not limit them");
-                } else if key.parts.iter().any(|part| part.starts_with('{')) {
+                } else if key.parts.iter().any(|part| matches!(part, KeyPart::Field(..))) {
                     let message =
                         "requests without a field of the key share one count: nginx counts them by the rest of the key";
                     self.note(of, message);
                 }
-                if key.parts.iter().any(|part| part.starts_with("{ query") || part.starts_with("{ cookie")) {
+                if key.parts.iter().any(|part| matches!(part, KeyPart::Field("query" | "cookie", _))) {
                     self.note(of, "names of parameters and cookies are compared with case");
                 }
                 if of.argument().contains("http_host") {
@@ -91,14 +87,14 @@ impl Reader<'_, '_> {
             key.has_text |= !text.trim_start_matches('}').is_empty();
             let field = |prefix: &str| name.strip_prefix(prefix);
             match name {
-                "binary_remote_addr" | "remote_addr" => parts.push("client_address".to_owned()),
+                "binary_remote_addr" | "remote_addr" => parts.push(KeyPart::CLIENT_ADDRESS),
                 "server_name" => key.by_server = true,
-                "host" | "http_host" => parts.push("host".to_owned()),
-                "request_method" => parts.push("method".to_owned()),
+                "host" | "http_host" => parts.push(KeyPart::Word("host")),
+                "request_method" => parts.push(KeyPart::Word("method")),
                 _ => match (field("http_"), field("arg_"), field("cookie_"), self.variables.get(name)) {
-                    (Some(field), ..) => parts.push(key_field("header", &field.replace('_', "-"))),
-                    (_, Some(query), ..) => parts.push(key_field("query", query)),
-                    (_, _, Some(cookie), _) => parts.push(key_field("cookie", cookie)),
+                    (Some(field), ..) => parts.push(KeyPart::of_header(field.replace('_', "-"))),
+                    (_, Some(query), ..) => parts.push(KeyPart::Field("query", query.to_owned())),
+                    (_, _, Some(cookie), _) => parts.push(KeyPart::Field("cookie", cookie.to_owned())),
                     (.., Some(map)) => {
                         let of_map = self.mapped(map)?;
                         parts.extend(of_map.parts);
@@ -158,9 +154,8 @@ impl Reader<'_, '_> {
 
     /// Adds the limit for a `limit_req` or `limit_conn` directive.
     pub(super) fn limit(&mut self, use_of: &Directive, limits: &Limits<'_>) -> Option<ScopedLimit> {
-        let option = |name: &str| use_of.arguments().iter().find_map(|word| word.strip_prefix(name));
         let is_of_requests = use_of.name() == "limit_req";
-        let zone_name = if is_of_requests { option("zone=").unwrap_or_default() } else { use_of.argument() };
+        let zone_name = if is_of_requests { use_of.option("zone=").unwrap_or_default() } else { use_of.argument() };
         let Some(zone) = self.zones.get(zone_name).filter(|zone| zone.rate.is_some() == is_of_requests) else {
             self.note(use_of, "is left out, as its zone is");
             return None;
@@ -172,46 +167,17 @@ impl Reader<'_, '_> {
             );
             return None;
         }
-        let key = key(&zone.key.parts);
-        let number = |name: &str| {
-            let text = option(name)?;
-            let number = text.parse::<u64>().ok().filter(|number| *number <= LARGEST_BURST);
-            if number.is_none() {
-                self.note(use_of, &format!("{name}{text} is carried over as {name}{LARGEST_BURST}"));
-            }
-            number.or(Some(LARGEST_BURST))
-        };
-        let mut settings = match zone.rate {
-            Some((rate, unit)) => {
-                let burst = number("burst=").unwrap_or_default();
-                let size = burst.saturating_add(1);
-                let delay = match use_of.arguments().iter().any(|word| word == "nodelay") || burst == 0 {
-                    true => String::new(),
-                    false => {
-                        let seconds = if unit == "s" { 1_000 } else { 60_000 };
-                        let wait = burst.saturating_mul(seconds).div_ceil(rate).saturating_add(1);
-                        let from = number("delay=").unwrap_or_default();
-                        format!(", delay_after: {from}, over_limit: {{ delay: {{ max_wait: {wait}ms }} }}")
-                    }
-                };
-                format!("algorithm: gcra, rate: {rate}/{unit}, burst: {size}{delay}, key: {key}")
-            }
+        let (algorithm, over_limit, is_dry_run) = match zone.rate {
+            Some(rate) => (self.rate_of_requests(use_of, rate), None, limits.request_dry_run),
             None => {
-                let most = use_of.arguments().get(1).and_then(|text| text.parse::<u64>().ok());
-                let Some(most) = most.filter(|most| (1..1_000_000).contains(most)) else {
-                    self.error(use_of, "says no number of connections");
-                    return None;
-                };
-                format!("algorithm: concurrency, limit: {most}, key: {key}{}", denied_with(limits.connection_status))
+                let over_limit = Some(denied_with(limits.connection_status));
+                (self.number_of_connections(use_of)?, over_limit, limits.connection_dry_run)
             }
         };
-        if zone.key.is_one_field() {
-            settings.push_str(", missing_key: skip");
-        }
-        let is_dry_run = if is_of_requests { limits.request_dry_run } else { limits.connection_dry_run };
-        if is_dry_run {
-            settings.push_str(", shadow: true");
-        }
+        let missing_key = zone.key.is_one_field().then(|| "missing_key: skip".to_owned());
+        let shadow = is_dry_run.then(|| "shadow: true".to_owned());
+        let more = [over_limit, missing_key, shadow].into_iter().flatten().collect();
+        let settings = LimitSettings { algorithm, key: zone.key.parts.clone(), more };
         let exempt = zone.key.exempt.clone();
         let table =
             if zone.key.by_server { format!("{zone_name} {}", limits.server_name) } else { zone_name.to_owned() };
@@ -223,4 +189,42 @@ impl Reader<'_, '_> {
         }
         Some(ScopedLimit { limit, matches: vec![Match::default()], exempt })
     }
+
+    /// The algorithm of a `limit_req` whose zone has this rate.
+    fn rate_of_requests(&self, use_of: &Directive, (rate, unit): (u64, &str)) -> String {
+        let number = |name: &str| {
+            let text = use_of.option(name)?;
+            let number = text.parse::<u64>().ok().filter(|number| *number <= LARGEST_BURST);
+            if number.is_none() {
+                self.note(use_of, &format!("{name}{text} is carried over as {name}{LARGEST_BURST}"));
+            }
+            number.or(Some(LARGEST_BURST))
+        };
+        let burst = number("burst=").unwrap_or_default();
+        let algorithm = format!("algorithm: gcra, rate: {rate}/{unit}, burst: {}", burst.saturating_add(1));
+        if burst == 0 || use_of.arguments().iter().any(|word| word == "nodelay") {
+            return algorithm;
+        }
+        let period = if unit == "s" { 1_000 } else { 60_000 };
+        let wait = burst.saturating_mul(period).div_ceil(rate).saturating_add(1);
+        let from = number("delay=").unwrap_or_default();
+        format!("{algorithm}, delay_after: {from}, over_limit: {{ delay: {{ max_wait: {wait}ms }} }}")
+    }
+
+    /// The algorithm of a `limit_conn`; `None` where it says no number.
+    fn number_of_connections(&self, use_of: &Directive) -> Option<String> {
+        let most = use_of.arguments().get(1).and_then(|text| text.parse::<u64>().ok());
+        let Some(most) = most.filter(|most| (1..1_000_000).contains(most)) else {
+            self.error(use_of, "says no number of connections");
+            return None;
+        };
+        Some(format!("algorithm: concurrency, limit: {most}"))
+    }
+}
+
+/// Parses a rate like `10r/s` or `10r/m`.
+fn rate(text: &str) -> Option<(u64, &'static str)> {
+    let (number, unit) = text.split_once("r/")?;
+    let unit = ["s", "m"].into_iter().find(|known| *known == unit)?;
+    Some((number.parse().ok().filter(|rate| *rate > 0)?, unit))
 }
