@@ -312,6 +312,21 @@ fn list(texts: &[String]) -> String {
     format!("[{}]", texts.iter().map(|text| scalar(text)).collect::<Vec<_>>().join(", "))
 }
 
+/// Formats the settings that are there as a YAML mapping in one line; `None` if there are none.
+fn mapping(settings: impl IntoIterator<Item = Option<String>>) -> Option<String> {
+    let settings: Vec<String> = settings.into_iter().flatten().collect();
+    (!settings.is_empty()).then(|| format!("{{ {} }}", settings.join(", ")))
+}
+
+/// Adds the items that `known` lacks.
+fn add_new<T: PartialEq>(known: &mut Vec<T>, items: impl IntoIterator<Item = T>) {
+    for item in items {
+        if !known.contains(&item) {
+            known.push(item);
+        }
+    }
+}
+
 /// Formats a length of time in the largest unit that divides it. [`Nanos`](crate::units::Nanos) rounds long ones when shown.
 fn duration(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "m")];

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use self::rules::{Route, Rule, VirtualHost};
-use super::{Names, push, scalar};
+use super::{Names, mapping, push, scalar};
 use crate::config::findings::Findings;
 use crate::config::listeners::{Server, collide};
 use crate::config::problem::{Mark, Problem};
@@ -97,6 +97,14 @@ pub(super) enum KeyPart {
     Word(&'static str),
     /// A field that requests may lack: its kind, like `header`, and its name.
     Field(&'static str, String),
+}
+
+/// An `http` or `https` URL.
+pub(super) struct Url<'u> {
+    /// Whether it is `https`.
+    pub(super) is_secure: bool,
+    pub(super) authority: &'u str,
+    pub(super) path: Option<&'u str>,
 }
 
 impl ProxyConfig {
@@ -242,21 +250,17 @@ impl Listener {
     }
 
     fn write(&self, text: &mut String) {
-        push(text, format_args!("  - {{ address: {}", scalar(&self.address)));
         let certificate =
             |(cert, key): &(String, String)| format!("{{ cert: {}, key: {} }}", scalar(cert), scalar(key));
-        if !self.certificates.is_empty() {
-            let certificates: Vec<String> = self.certificates.iter().map(certificate).collect();
-            push(text, format_args!(", tls: {{ certificates: [{}] }}", certificates.join(", ")));
-        }
-        if self.proxy_protocol {
-            let all = if self.inet().is_some() { "\"0.0.0.0/0\", \"::/0\"" } else { "unix" };
-            push(text, format_args!(", proxy_protocol: [{all}]"));
-        }
-        if let Some(most) = &self.max_connections {
-            push(text, format_args!(", max_connections: {most}"));
-        }
-        text.push_str(" }\n");
+        let certificates: Vec<String> = self.certificates.iter().map(certificate).collect();
+        let proxies = if self.inet().is_some() { "\"0.0.0.0/0\", \"::/0\"" } else { "unix" };
+        let listener = mapping([
+            Some(format!("address: {}", scalar(&self.address))),
+            (!certificates.is_empty()).then(|| format!("tls: {{ certificates: [{}] }}", certificates.join(", "))),
+            self.proxy_protocol.then(|| format!("proxy_protocol: [{proxies}]")),
+            self.max_connections.as_ref().map(|most| format!("max_connections: {most}")),
+        ]);
+        push(text, format_args!("  - {}\n", listener.unwrap_or_default()));
     }
 }
 
@@ -286,6 +290,12 @@ impl fmt::Display for KeyPart {
 }
 
 impl Upstream {
+    /// The upstream that a URL names.
+    pub(super) fn at(url: &Url<'_>) -> Self {
+        let tls = url.is_secure.then(String::new);
+        Self { name: url.authority.to_owned(), nodes: vec![(url.node(), 1)], tls, ..Self::default() }
+    }
+
     /// Sets a timeout in YAML, if there is one; 0 stands for none.
     pub(super) fn timeout(&mut self, name: &'static str, time: Option<String>) {
         let is_some = |time: &String| time.contains(|c: char| ('1'..='9').contains(&c));
@@ -298,24 +308,16 @@ impl Upstream {
             weight => format!("{{ address: {}, weight: {weight} }}", scalar(address)),
         };
         let nodes: Vec<String> = self.nodes.iter().map(node).collect();
-        push(text, format_args!("  {}: {{ nodes: [{}]", scalar(name), nodes.join(", ")));
-        if let Some(tls) = &self.tls {
-            push(text, format_args!(", tls: {{{tls}}}"));
-        }
-        if let Some(balance) = &self.balance {
-            push(text, format_args!(", balance: {balance}"));
-        }
-        if let Some(most) = self.max_requests {
-            push(text, format_args!(", max_requests: {most}, max_pending: {ANY_NUMBER}"));
-        }
-        if !self.timeouts.is_empty() {
-            let times: Vec<String> = self.timeouts.iter().map(|(name, time)| format!("{name}: {time}")).collect();
-            push(text, format_args!(", timeouts: {{ {} }}", times.join(", ")));
-        }
-        if let Some(check) = &self.health_check {
-            push(text, format_args!(", health_check: {{ {check} }}"));
-        }
-        text.push_str(" }\n");
+        let timeouts = mapping(self.timeouts.iter().map(|(name, time)| Some(format!("{name}: {time}"))));
+        let upstream = mapping([
+            Some(format!("nodes: [{}]", nodes.join(", "))),
+            self.tls.as_ref().map(|tls| format!("tls: {{{tls}}}")),
+            self.balance.as_ref().map(|balance| format!("balance: {balance}")),
+            self.max_requests.map(|most| format!("max_requests: {most}, max_pending: {ANY_NUMBER}")),
+            timeouts.map(|timeouts| format!("timeouts: {timeouts}")),
+            self.health_check.as_ref().map(|check| format!("health_check: {{ {check} }}")),
+        ]);
+        push(text, format_args!("  {}: {}\n", scalar(name), upstream.unwrap_or_default()));
     }
 }
 
@@ -350,15 +352,18 @@ pub(super) fn denied_with(status: u64) -> String {
     format!("over_limit: {{ deny: {{ status: {status} }} }}")
 }
 
-/// Splits an `http` or `https` URL: whether it is `https`, its authority, and its path.
-pub(super) fn url(url: &str) -> Option<(bool, &str, Option<&str>)> {
-    let secure = url.strip_prefix("https://");
-    let rest = secure.or_else(|| url.strip_prefix("http://"))?;
-    let (authority, path) = match rest.find('/') {
-        Some(at) => (rest.get(..at)?, rest.get(at..)),
-        None => (rest, None),
-    };
-    Some((secure.is_some(), authority, path))
+impl<'u> Url<'u> {
+    pub(super) fn parse(url: &'u str) -> Option<Self> {
+        let secure = url.strip_prefix("https://");
+        let rest = secure.or_else(|| url.strip_prefix("http://"))?;
+        let (authority, path) = rest.find('/').and_then(|at| rest.split_at_checked(at)).unzip();
+        Some(Self { is_secure: secure.is_some(), authority: authority.unwrap_or(rest), path })
+    }
+
+    /// The authority, with a port.
+    pub(super) fn node(&self) -> String {
+        node(self.authority, if self.is_secure { 443 } else { 80 })
+    }
 }
 
 /// Adds the default `port` to an address that has none.

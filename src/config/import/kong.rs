@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
-use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, denial, node, url};
+use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, denial, node};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, all_of, open_prefix_note};
-use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
+use super::{add_new, scalar};
 use crate::config::read::{Field, Section};
 
 /// Plugins that refuse requests. tollgate does not carry them over, so more requests pass.
@@ -187,10 +187,10 @@ impl Reader {
             let port = text(&service, "port").map(|port| format!(":{port}")).unwrap_or_default();
             format!("{}://{}{port}{}", part("protocol", "http"), part("host", ""), part("path", ""))
         });
-        let Some((is_secure, authority, path)) = url(&address).filter(|(_, authority, _)| !authority.is_empty()) else {
+        let Some(url) = Url::parse(&address).filter(|url| !url.authority.is_empty()) else {
             return left_out(field, "only services of http and https are carried over");
         };
-        let upstream = self.upstream(file, &service, is_secure, authority)?;
+        let upstream = self.upstream(file, &service, &url)?;
         let is_own = |route: &Field<'_>| {
             let of = route.as_mapping().and_then(|route| reference(&route, "service"));
             of.is_some_and(|of| self.labels.get(&("service", of)) == Some(&name))
@@ -201,26 +201,18 @@ impl Reader {
             note(field, "is left out: it has no routes");
         }
         for route in &routes {
-            self.route(route, &name, &upstream, path.unwrap_or_default(), plugins);
+            self.route(route, &name, &upstream, url.path.unwrap_or_default(), plugins);
         }
         Some(())
     }
 
-    fn upstream(
-        &mut self,
-        file: &Section<'_>,
-        service: &Section<'_>,
-        is_secure: bool,
-        authority: &str,
-    ) -> Option<String> {
-        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    fn upstream(&mut self, file: &Section<'_>, service: &Section<'_>, url: &Url<'_>) -> Option<String> {
+        let host = url.authority.rsplit_once(':').map_or(url.authority, |(host, _)| host);
         let upstreams = list(file, "upstreams");
         let known = upstreams.iter().find(|of| label(of) == host).and_then(|of| of.mapping("a mapping"));
-        let name = if known.is_some() { host } else { authority };
-        let mut upstream = Upstream { name: name.to_owned(), ..Upstream::default() };
-        upstream.nodes = vec![(node(authority, if is_secure { 443 } else { 80 }), 1)];
-        upstream.tls = is_secure.then(String::new);
+        let mut upstream = Upstream::at(url);
         if let Some(known) = known {
+            host.clone_into(&mut upstream.name);
             name_others(&known, &["name", "id", "tags", "targets", "algorithm", "slots"]);
             upstream.nodes = list(&known, "targets")
                 .iter()
@@ -391,8 +383,7 @@ impl Reader {
                 "its key-auth takes keys under its own names only: here all routes take those of all plugins",
             );
         }
-        let new: Vec<String> = names.into_iter().filter(|name| !self.key_names.contains(name)).collect();
-        self.key_names.extend(new);
+        add_new(&mut self.key_names, names);
     }
 }
 

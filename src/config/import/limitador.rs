@@ -3,9 +3,7 @@
 //! In Limitador, a limit applies to each descriptor that has the limit's entries, even if it has others. In tollgate, a
 //! descriptor must match entry by entry: each set of entries in the limits becomes one, with all limits that apply.
 
-use std::collections::HashSet;
-
-use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name};
+use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, add_new, domain_name};
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
@@ -44,11 +42,7 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Vec<Domain>> {
     let rules = all_or_none(items.iter().map(rule))?;
     let carried: Vec<&Rule> = rules.iter().flatten().collect();
     let mut namespaces: Vec<&str> = Vec::new();
-    for rule in &carried {
-        if !namespaces.contains(&rule.namespace.as_str()) {
-            namespaces.push(&rule.namespace);
-        }
-    }
+    add_new(&mut namespaces, carried.iter().map(|rule| rule.namespace.as_str()));
     let domains = namespaces.iter().filter_map(|namespace| {
         let rules: Vec<&Rule> = carried.iter().copied().filter(|rule| rule.namespace == *namespace).collect();
         let domain = domain(namespace, &rules, names);
@@ -83,9 +77,9 @@ fn rule(item: &Field<'_>) -> Option<Option<Rule>> {
     let conditions = listed(&section, "conditions", "a condition", condition);
     let variables = listed(&section, "variables", "an entry", |text| entry(text).map(str::to_owned));
     let (namespace, limit, window, name) = (namespace?, limit?, seconds?, name?);
-    let (Some(conditions), Some(mut variables)) = (conditions?, variables?) else { return Some(None) };
-    let mut known = HashSet::new();
-    variables.retain(|variable| known.insert(variable.clone()));
+    let (Some(conditions), Some(listed)) = (conditions?, variables?) else { return Some(None) };
+    let mut variables = Vec::new();
+    add_new(&mut variables, listed);
     Some(Some(Rule { namespace, name, limit, window, conditions, variables }))
 }
 

@@ -5,7 +5,7 @@ use std::slice;
 
 use ipnet::IpNet;
 
-use super::{list, scalar};
+use super::{add_new, list, mapping, scalar};
 use crate::ruleset::path::PathPattern;
 
 /// The largest number of routes into which the limits' conditions may split one route.
@@ -134,29 +134,25 @@ impl Match {
 
     /// Formats the match as YAML.
     pub(super) fn written(&self) -> String {
-        let mut parts = Vec::new();
-        if !self.hosts.is_empty() {
-            parts.push(format!("hosts: {}", list(&self.hosts)));
-        }
-        parts.push(match &self.path {
-            PathMatch::Exact(path) => format!("path: {}", scalar(path)),
-            PathMatch::Below(path) => format!("path: {}", scalar(&format!("{path}/**"))),
-        });
-        if !self.methods.is_empty() {
-            parts.push(format!("methods: {}", list(&self.methods)));
-        }
+        let path = match &self.path {
+            PathMatch::Exact(path) => scalar(path),
+            PathMatch::Below(path) => scalar(&format!("{path}/**")),
+        };
+        let any_of = |name: &str, texts: &[String]| (!texts.is_empty()).then(|| format!("{name}: {}", list(texts)));
         let quoted = |text: &str| serde_json::Value::from(text.replace("${", "$${")).to_string();
         let value = |value: &HeaderValue| match value {
             HeaderValue::Any => "true".to_owned(),
             HeaderValue::Is(text) => quoted(text),
             HeaderValue::Like(expression) => format!("{{ regex: {} }}", quoted(expression)),
         };
-        let header = |(name, of): &(String, HeaderValue)| format!("{}: {}", scalar(name), value(of));
-        if !self.headers.is_empty() {
-            let headers = self.headers.iter().map(header).collect::<Vec<_>>();
-            parts.push(format!("headers: {{ {} }}", headers.join(", ")));
-        }
-        format!("{{ {} }}", parts.join(", "))
+        let headers = mapping(self.headers.iter().map(|(name, of)| Some(format!("{}: {}", scalar(name), value(of)))));
+        let parts = [
+            any_of("hosts", &self.hosts),
+            Some(format!("path: {path}")),
+            any_of("methods", &self.methods),
+            headers.map(|headers| format!("headers: {headers}")),
+        ];
+        mapping(parts).unwrap_or_default()
     }
 }
 
@@ -222,13 +218,8 @@ pub(super) fn joined(all: impl IntoIterator<Item = Match>) -> Vec<Match> {
         };
         match joined.iter_mut().find(is_same) {
             Some(known) => {
-                let has = |list: &[String], text: &String| list.contains(text);
-                known
-                    .hosts
-                    .extend(one.hosts.iter().filter(|host| !has(&known.hosts, host)).cloned().collect::<Vec<_>>());
-                known
-                    .methods
-                    .extend(one.methods.iter().filter(|name| !has(&known.methods, name)).cloned().collect::<Vec<_>>());
+                add_new(&mut known.hosts, one.hosts);
+                add_new(&mut known.methods, one.methods);
             }
             None => joined.push(one),
         }
@@ -274,11 +265,7 @@ pub(super) fn common(
         return Some([one, another].concat());
     }
     let mut found = Vec::new();
-    for text in one.iter().flat_map(|one| another.iter().filter_map(|another| of(one, another))) {
-        if !found.contains(&text) {
-            found.push(text);
-        }
-    }
+    add_new(&mut found, one.iter().flat_map(|one| another.iter().filter_map(|another| of(one, another))));
     (!found.is_empty()).then_some(found)
 }
 

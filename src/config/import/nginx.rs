@@ -10,7 +10,7 @@ use self::real_ip::RealIp;
 use self::syntax::Directive;
 use self::zones::Zone;
 use super::front::rules::{Effects, Rule, ScopedAccess, VirtualHost};
-use super::front::{GUARD, ProxyConfig, Upstream, node, url};
+use super::front::{GUARD, ProxyConfig, Upstream, Url, node};
 use super::matches::{Match, PathMatch, ScopedLimit, open_prefix_note};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
@@ -439,20 +439,16 @@ impl<'d> Reader<'d, '_> {
 
     /// The upstream of a `proxy_pass`, and the path that replaces the location's path; `None` for a URL with variables.
     fn target(&mut self, to: &Directive) -> Option<(String, Option<String>)> {
-        let (is_secure, authority, path) = url(to.argument())
-            .filter(|(_, authority, _)| !to.argument().contains('$') && !authority.starts_with("unix:"))?;
-        if is_secure {
+        let url = Url::parse(to.argument())
+            .filter(|url| !to.argument().contains('$') && !url.authority.starts_with("unix:"))?;
+        let mut upstream = Upstream::at(&url);
+        if url.is_secure {
             self.note(to, "certificates of upstreams are checked here");
         }
-        let mut upstream = match self.upstreams.get(authority) {
-            Some((_, known)) => known.clone(),
-            None => {
-                let nodes = vec![(node(authority, if is_secure { 443 } else { 80 }), 1)];
-                Upstream { name: authority.to_owned(), nodes, ..Upstream::default() }
-            }
-        };
-        upstream.tls = is_secure.then(String::new);
-        Some((self.front.upstream(upstream), path.map(str::to_owned)))
+        if let Some((_, known)) = self.upstreams.get(url.authority) {
+            upstream = Upstream { tls: upstream.tls, ..known.clone() };
+        }
+        Some((self.front.upstream(upstream), url.path.map(str::to_owned)))
     }
 }
 

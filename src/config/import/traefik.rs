@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
-use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, node, url};
+use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node};
 use super::matches::{PathMatch, ScopedLimit, Taken};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
@@ -263,11 +263,11 @@ fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
     for server in list(balancer, "servers") {
         let of = server.mapping("a mapping")?;
         let address = text(&of, "url").unwrap_or_default();
-        let Some((is_secure, authority, path)) = url(&address) else {
+        let Some(url) = Url::parse(&address) else {
             note(&server, "is left out: it is no http or https URL");
             continue;
         };
-        if !matches!(path, None | Some("/")) {
+        if !matches!(url.path, None | Some("/")) {
             note(&server, "the path of its URL is not carried over");
         }
         let weight = number(&of, "weight").unwrap_or(1);
@@ -275,10 +275,10 @@ fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
             note(&server, "is left out: it gets no requests");
             continue;
         }
-        if is_secure {
+        if url.is_secure {
             upstream.tls = Some(String::new());
         }
-        upstream.nodes.push((node(authority, if is_secure { 443 } else { 80 }), weight));
+        upstream.nodes.push((url.node(), weight));
     }
     if let Some(check) = section(balancer, "healthCheck") {
         name_others(&check, &["path", "interval", "timeout"]);

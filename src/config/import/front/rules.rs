@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::ProxyConfig;
 use crate::config::findings::Findings;
 use crate::config::import::matches::{Match, ScopedLimit, all_of, common, common_network, contained_first, split};
-use crate::config::import::{list, push, scalar};
+use crate::config::import::{add_new, list, mapping, push, scalar};
 use crate::config::problem::{Place, Problem};
 use crate::ruleset::host::HostPattern;
 
@@ -155,12 +155,8 @@ impl ProxyConfig {
             if !is_same {
                 notes.push("its limits exempt different networks: here they exempt none".to_owned());
             }
-            let mut limits: Vec<String> = Vec::new();
-            for ScopedLimit { limit, .. } in holding {
-                if !limits.contains(limit) {
-                    limits.push(limit.clone());
-                }
-            }
+            let mut limits = Vec::new();
+            add_new(&mut limits, holding.iter().map(|holding| holding.limit.clone()));
             let mut own_access = Access::default();
             let applies = |access: &&ScopedAccess| access.matches.iter().any(|of| of.contains(&matches));
             access.iter().filter(applies).for_each(|access| own_access.narrow(&access.access));
@@ -267,17 +263,15 @@ impl Access {
             Some(allow) => self.allow = allow,
             None => *self = Self::of_nobody(),
         }
-        let new: Vec<String> = other.deny.iter().filter(|network| !self.deny.contains(network)).cloned().collect();
-        self.deny.extend(new);
+        add_new(&mut self.deny, other.deny.iter().cloned());
     }
 
     fn write(&self, text: &mut String) {
         let part = |name: &str, networks: &[String]| {
             (!networks.is_empty()).then(|| format!("{name}: {{ addresses: {} }}", list(networks)))
         };
-        let parts: Vec<String> = part("allow", &self.allow).into_iter().chain(part("deny", &self.deny)).collect();
-        if !parts.is_empty() {
-            push(text, format_args!("    access: {{ {} }}\n", parts.join(", ")));
+        if let Some(access) = mapping([part("allow", &self.allow), part("deny", &self.deny)]) {
+            push(text, format_args!("    access: {access}\n"));
         }
     }
 }
@@ -299,14 +293,10 @@ impl Route {
         if !self.exempt.is_empty() {
             push(text, format_args!("    bypass: {{ addresses: {} }}\n", list(&self.exempt)));
         }
-        let part = |name: &str, part: &str| match part {
-            "" => None,
-            part => Some(format!("{name}: {}", scalar(part))),
-        };
+        let part = |name: &str, part: &str| (!part.is_empty()).then(|| format!("{name}: {}", scalar(part)));
         let (strip, add) = &self.rewrite;
-        let parts: Vec<String> = part("strip_prefix", strip).into_iter().chain(part("add_prefix", add)).collect();
-        if !parts.is_empty() {
-            push(text, format_args!("    rewrite: {{ {} }}\n", parts.join(", ")));
+        if let Some(rewrite) = mapping([part("strip_prefix", strip), part("add_prefix", add)]) {
+            push(text, format_args!("    rewrite: {rewrite}\n"));
         }
         self.access.write(text);
         self.more.iter().for_each(|line| push(text, format_args!("    {line}\n")));

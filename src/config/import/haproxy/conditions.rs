@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::syntax::Line;
-use crate::config::import::matches::{HeaderValue, Match, PathMatch, all_of, open_prefix_note};
+use crate::config::import::matches::{HeaderValue, Match, PathMatch, all_of, network, open_prefix_note};
 
 /// The ACLs of a section: for each name its tests, of which at least one must be true.
 pub(super) type Acls = HashMap<String, Vec<Vec<String>>>;
@@ -203,12 +203,7 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
         ("hdr" | "req.hdr", None | Some("str")) => {
             each(&|value| Ok(Match::of_header(argument, listed(value, ignores_case))))
         }
-        ("src", None)
-            if !values.is_empty()
-                && values.iter().all(|value| {
-                    value.parse::<ipnet::IpNet>().is_ok() || value.parse::<std::net::IpAddr>().is_ok()
-                }) =>
-        {
+        ("src", None) if !values.is_empty() && values.iter().all(|value| network(value).is_some()) => {
             let from = values.iter().map(|value| (*value).to_owned()).collect();
             Ok(Conjunction { matches: vec![Match::default()], from, ..Conjunction::default() })
         }

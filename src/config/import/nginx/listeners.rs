@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::Reader;
 use super::syntax::Directive;
+use crate::config::import::add_new;
 use crate::config::import::front::{Listener, node};
 
 /// Options of `listen` that need no note: requests do not show them.
@@ -62,8 +63,7 @@ impl<'d> Reader<'d, '_> {
                 for server in shown.filter_map(|(position, _)| servers.get(*position)) {
                     let own = certificates_of(server.block().iter());
                     let own = if own.is_empty() { certificates_of(http.iter().copied()) } else { own };
-                    let new: Vec<_> = own.into_iter().filter(|one| !certificates.contains(one)).collect();
-                    certificates.extend(new);
+                    add_new(&mut certificates, own);
                 }
                 if is_tls && certificates.is_empty() {
                     let message = "speaks TLS, and the server names no ssl_certificate and ssl_certificate_key";
