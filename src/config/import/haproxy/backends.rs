@@ -3,7 +3,7 @@
 use super::Reader;
 use super::limits::time;
 use super::syntax::{Line, Section};
-use crate::config::import::front::{Upstream, node};
+use crate::config::import::front::{KeyPart, Upstream, node};
 use crate::config::import::scalar;
 
 impl<'l> Reader<'l, '_> {
@@ -90,7 +90,10 @@ impl<'l> Reader<'l, '_> {
             ("leastconn", _) => Some("least_requests".to_owned()),
             ("random", _) => Some("random".to_owned()),
             ("source", _) => Some("consistent_hash, hash_on: client_address".to_owned()),
-            (_, Some(header)) => Some(format!("consistent_hash, hash_on: {{ header: {} }}", scalar(header))),
+            (_, Some(header)) => {
+                let header = KeyPart::of_header(header.to_ascii_lowercase());
+                Some(format!("consistent_hash, hash_on: {header}"))
+            }
             _ => {
                 self.note(line, "is not carried over: requests go to each server in turn");
                 None

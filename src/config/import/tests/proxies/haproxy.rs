@@ -398,3 +398,8 @@ fn haproxy_bounds_of_zero_bound_nothing() {
     );
     one.omits("connections");
 }
+
+#[test]
+fn haproxy_balance_by_the_host_is_read() {
+    haproxy("", "  balance hdr(Host)").writes(&["balance: consistent_hash, hash_on: host }"]);
+}
