@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, denial, node};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, all_of, open_prefix_note};
-use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
+use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
 use super::{add_new, scalar};
 use crate::config::read::{Field, Section};
 
@@ -20,6 +20,23 @@ const CONSUMERS: [&str; 8] =
     ["basic-auth", "hmac-auth", "jwt", "key-auth-enc", "ldap-auth", "mtls-auth", "oauth2", "openid-connect"];
 
 const WINDOWS: [(&str, &str); 4] = [("second", "1s"), ("minute", "1m"), ("hour", "1h"), ("day", "1d")];
+
+// The settings that are read.
+const FILE: [&str; 7] = ["_format_version", "_transform", "services", "routes", "upstreams", "plugins", "consumers"];
+const SERVICE: [&str; 13] = [
+    "name", "id", "tags", "enabled", "url", "protocol", "host", "port", "path", "routes", "plugins", "connect_timeout",
+    "read_timeout",
+];
+const ROUTE: [&str; 12] = [
+    "name", "id", "tags", "service", "paths", "hosts", "methods", "headers", "strip_path", "preserve_host", "plugins",
+    "protocols",
+];
+const PLUGIN: [&str; 10] =
+    ["name", "id", "enabled", "config", "service", "route", "consumer", "consumer_group", "protocols", "tags"];
+const RATE_LIMITING: [&str; 12] = [
+    "second", "minute", "hour", "day", "limit_by", "header_name", "error_code", "hide_client_headers", "policy",
+    "fault_tolerant", "sync_rate", "redis",
+];
 
 /// Whether a file is a configuration of Kong.
 pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
@@ -51,8 +68,7 @@ struct Reader {
 }
 
 pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
-    let file = top.mapping("a mapping")?;
-    name_others(&file, &["_format_version", "_transform", "services", "routes", "upstreams", "plugins", "consumers"]);
+    let file = settings(top, &FILE)?;
     let labels = labels(&file);
     let mut plugins = plugins_of(&file, "", &labels);
     for field in list(&file, "services") {
@@ -138,12 +154,9 @@ fn reference(of: &Section<'_>, kind: &str) -> Option<String> {
 
 /// The plugins in a section. A plugin has the section's `scope`, unless it names its own route or service.
 fn plugins_of<'a>(of: &Section<'a>, scope: &str, labels: &Labels) -> Vec<Plugin<'a>> {
-    const READ: [&str; 10] =
-        ["name", "id", "enabled", "config", "service", "route", "consumer", "consumer_group", "protocols", "tags"];
     let mut found = Vec::new();
     for field in list(of, "plugins") {
-        let Some(plugin) = field.mapping("a mapping") else { continue };
-        name_others(&plugin, &READ);
+        let Some(plugin) = settings(&field, &PLUGIN) else { continue };
         let name = text(&plugin, "name").unwrap_or_default();
         let scopes = [("consumer", "consumer"), ("consumer_group", "group of consumers")];
         if let Some((_, of)) = scopes.iter().find(|(scope, _)| reference(&plugin, scope).is_some()) {
@@ -168,16 +181,26 @@ fn plugins_of<'a>(of: &Section<'a>, scope: &str, labels: &Labels) -> Vec<Plugin<
     found
 }
 
+/// The plugins that apply to a route: of those with one name, the first in the first of these scopes.
+fn nearest<'p, 'a>(plugins: &[&'p Plugin<'a>], scopes: &[String]) -> Vec<&'p Plugin<'a>> {
+    let mut nearest: Vec<&Plugin<'a>> = Vec::new();
+    for plugin in scopes.iter().flat_map(|scope| plugins.iter().filter(move |plugin| plugin.scope == *scope)) {
+        if nearest.iter().all(|other| other.name != plugin.name) {
+            nearest.push(plugin);
+        }
+    }
+    nearest
+}
+
+impl<'a> Plugin<'a> {
+    fn config(&self) -> Option<Section<'a>> {
+        section(&self.field.as_mapping()?, "config")
+    }
+}
+
 impl Reader {
     fn service(&mut self, file: &Section<'_>, field: &Field<'_>, plugins: &[Plugin<'_>]) -> Option<()> {
-        let service = field.mapping("a mapping")?;
-        name_others(
-            &service,
-            &[
-                "name", "id", "tags", "enabled", "url", "protocol", "host", "port", "path", "routes", "plugins",
-                "connect_timeout", "read_timeout",
-            ],
-        );
+        let service = settings(field, &SERVICE)?;
         if !flag(&service, "enabled", true) {
             return left_out(field, "it is not enabled");
         }
@@ -209,11 +232,11 @@ impl Reader {
     fn upstream(&mut self, file: &Section<'_>, service: &Section<'_>, url: &Url<'_>) -> Option<String> {
         let host = url.authority.rsplit_once(':').map_or(url.authority, |(host, _)| host);
         let upstreams = list(file, "upstreams");
-        let known = upstreams.iter().find(|of| label(of) == host).and_then(|of| of.mapping("a mapping"));
+        let known = upstreams.iter().find(|of| label(of) == host);
         let mut upstream = Upstream::at(url);
-        if let Some(known) = known {
+        if let Some(known) = known.and_then(|of| settings(of, &["name", "id", "tags", "targets", "algorithm", "slots"]))
+        {
             host.clone_into(&mut upstream.name);
-            name_others(&known, &["name", "id", "tags", "targets", "algorithm", "slots"]);
             upstream.nodes = list(&known, "targets")
                 .iter()
                 .filter_map(|target| target.mapping("a mapping"))
@@ -241,14 +264,7 @@ impl Reader {
         base: &str,
         plugins: &[Plugin<'_>],
     ) -> Option<()> {
-        let route = field.mapping("a mapping")?;
-        name_others(
-            &route,
-            &[
-                "name", "id", "tags", "service", "paths", "hosts", "methods", "headers", "strip_path", "preserve_host",
-                "plugins", "protocols",
-            ],
-        );
+        let route = settings(field, &ROUTE)?;
         let protocols = texts(&route, "protocols");
         if !protocols.is_empty() && protocols.iter().all(|one| one != "http") {
             route.get("protocols").iter().for_each(|field| note(field, GUARD));
@@ -258,89 +274,59 @@ impl Reader {
         }
         let name = label(field);
         let scopes = [format!("route {name}"), format!("service {service}"), String::new()];
-        let own = plugins_of(&route, &format!("route {name}"), &self.labels);
-        let all: Vec<&Plugin<'_>> = own.iter().chain(plugins).collect();
-        // of several plugins with one name, the one nearest to the route applies
-        let mut chosen: Vec<&Plugin<'_>> = Vec::new();
-        for plugin in scopes.iter().flat_map(|scope| all.iter().filter(move |plugin| plugin.scope == *scope)) {
-            if !chosen.iter().any(|other| other.name == plugin.name) {
-                chosen.push(plugin);
-            }
-        }
-        let effects = self.effects(&chosen, service);
+        let [own_scope, ..] = &scopes;
+        let own = plugins_of(&route, own_scope, &self.labels);
+        let plugins: Vec<&Plugin<'_>> = own.iter().chain(plugins).collect();
+        let effects = self.effects(&nearest(&plugins, &scopes), service);
+        let rank = rank(&route);
         let mut paths = texts(&route, "paths");
-        let headers = section(&route, "headers").map_or(0, |headers| headers.fields().count());
-        let conditions = [paths.len(), texts(&route, "hosts").len(), texts(&route, "methods").len(), headers];
-        let kinds = conditions.iter().filter(|number| **number > 0).count();
-        let rank = (kinds, headers, paths.iter().map(String::len).max().unwrap_or_default());
         if paths.is_empty() {
             paths.push("/".to_owned());
         }
-        let is_plain = |path: &str| path.chars().all(|c| c.is_ascii_alphanumeric() || "-._~/%".contains(c));
         for path in paths {
-            let matched = match PathMatch::prefix(&path) {
-                Ok(matched) if is_plain(&path) || !self.has_plain_expressions => matched,
-                _ => {
-                    note(field, &format!("the path {path} is left out: only beginnings of paths are carried over"));
-                    continue;
-                }
+            let Some(matched) = self.prefix(&path) else {
+                note(field, &format!("the path {path} is left out: only beginnings of paths are carried over"));
+                continue;
             };
-            if let Some(why) = open_prefix_note(&path) {
-                note(field, &why);
-            }
-            let matches = matches_of(&route, matched);
-            for matches in &matches {
-                self.taken.add(&name, matches, rank).iter().for_each(|remark| note(field, remark));
-            }
+            notes(field, open_prefix_note(&path));
             let strip = if flag(&route, "strip_path", true) { path.trim_end_matches('/') } else { "" };
             let rewrite = (strip.to_owned(), base.trim_end_matches('/').to_owned());
-            let of = text(&route, "name").or_else(|| text(&route, "id")).unwrap_or_else(|| service.to_owned());
-            self.front.rules.extend(matches.into_iter().map(|matches| Rule {
-                place: field.key_place(),
-                listeners: BTreeSet::new(),
-                name: of.clone(),
-                matches,
-                upstreams: vec![(upstream.to_owned(), 1)],
-                effects: Effects { rewrite: rewrite.clone(), ..effects.clone() },
-            }));
+            for matches in matches_of(&route, matched) {
+                notes(field, self.taken.add(&name, &matches, rank));
+                self.front.rules.push(Rule {
+                    place: field.key_place(),
+                    listeners: BTreeSet::new(),
+                    name: names_of(&route).into_iter().next().unwrap_or_else(|| service.to_owned()),
+                    matches,
+                    upstreams: vec![(upstream.to_owned(), 1)],
+                    effects: Effects { rewrite: rewrite.clone(), ..effects.clone() },
+                });
+            }
         }
         Some(())
     }
 
+    /// The match of a path's beginning; `None` for a regular expression.
+    fn prefix(&self, path: &str) -> Option<PathMatch> {
+        let is_plain = || path.chars().all(|c| c.is_ascii_alphanumeric() || "-._~/%".contains(c));
+        PathMatch::prefix(path).ok().filter(|_| !self.has_plain_expressions || is_plain())
+    }
+
     fn effects(&mut self, plugins: &[&Plugin<'_>], service: &str) -> Effects {
         let mut effects = Effects::default();
-        let keys = plugins.iter().find(|plugin| plugin.name == "key-auth");
-        self.without_keys = self.without_keys.saturating_add(usize::from(keys.is_none()));
-        if let Some(keys) = keys {
-            self.keys(keys);
+        match plugins.iter().find(|plugin| plugin.name == "key-auth") {
+            Some(keys) => self.keys(keys),
+            None => self.without_keys = self.without_keys.saturating_add(1),
         }
         for plugin in plugins {
-            let config = plugin.field.as_mapping().and_then(|plugin| section(&plugin, "config"));
+            let config = plugin.config();
             match (plugin.name.as_str(), &config) {
                 ("key-auth", _) => {}
                 ("rate-limiting", Some(config)) => {
-                    let consumers = plugins.iter().find(|other| CONSUMERS.contains(&other.name.as_str()));
-                    let consumers = consumers.map(|other| other.name.as_str());
-                    if let Some(settings) = rate_limiting(&plugin.field, config, keys.is_some(), consumers) {
-                        let by_service = text(config, "limit_by").as_deref() == Some("service");
-                        let of = if by_service && plugin.scope.is_empty() { service } else { &plugin.scope };
-                        let label = format!("rate-limiting.{}", of.rsplit(' ').next().unwrap_or_default());
-                        let name = label.trim_end_matches('.');
-                        let table = format!("{}/{}", plugin.scope, if by_service { service } else { "" });
-                        let limit = self.front.limit(name, &table, settings);
-                        effects.limits.push(ScopedLimit::always(limit));
-                    }
+                    let limit = self.limit(plugin, config, plugins, service);
+                    effects.limits.extend(limit.map(ScopedLimit::always));
                 }
-                ("request-size-limiting", config) => {
-                    let config = config.as_ref();
-                    let size = config.and_then(|config| number(config, "allowed_payload_size")).unwrap_or(128);
-                    let unit = match config.and_then(|config| text(config, "size_unit")).as_deref() {
-                        Some("bytes") => "B",
-                        Some("kilobytes") => "KiB",
-                        _ => "MiB",
-                    };
-                    effects.more.push(format!("max_request_body: {size}{unit}"));
-                }
+                ("request-size-limiting", config) => effects.more.push(largest_body(config.as_ref())),
                 ("ip-restriction", Some(config)) => {
                     name_others(config, &["allow", "deny", "whitelist", "blacklist"]);
                     let both = |name: &str, former: &str| [texts(config, name), texts(config, former)].concat();
@@ -361,9 +347,25 @@ impl Reader {
         effects
     }
 
+    /// The limit of a `rate-limiting` plugin, which applies beside the other `plugins` of a route.
+    fn limit(
+        &mut self,
+        plugin: &Plugin<'_>,
+        config: &Section<'_>,
+        plugins: &[&Plugin<'_>],
+        service: &str,
+    ) -> Option<String> {
+        let settings = rate_limiting(&plugin.field, config, plugins)?;
+        let by_service = text(config, "limit_by").as_deref() == Some("service");
+        let of = if by_service && plugin.scope.is_empty() { service } else { &plugin.scope };
+        let name = format!("rate-limiting.{}", of.rsplit(' ').next().unwrap_or_default());
+        let table = format!("{}/{}", plugin.scope, if by_service { service } else { "" });
+        Some(self.front.limit(name.trim_end_matches('.'), &table, settings))
+    }
+
     /// Reads the names under which callers send keys.
     fn keys(&mut self, plugin: &Plugin<'_>) {
-        let config = plugin.field.as_mapping().and_then(|plugin| section(&plugin, "config"));
+        let config = plugin.config();
         if let Some(config) = &config {
             name_others(config, &["key_names", "anonymous"]);
             if let Some(anonymous) = get(config, "anonymous") {
@@ -385,6 +387,15 @@ impl Reader {
         }
         add_new(&mut self.key_names, names);
     }
+}
+
+/// The rank of a route: its numbers of kinds of conditions and of header fields, and the length of its longest path.
+fn rank(route: &Section<'_>) -> (usize, usize, usize) {
+    let paths = texts(route, "paths");
+    let headers = section(route, "headers").map_or(0, |headers| headers.fields().count());
+    let conditions = [paths.len(), texts(route, "hosts").len(), texts(route, "methods").len(), headers];
+    let kinds = conditions.iter().filter(|number| **number > 0).count();
+    (kinds, headers, paths.iter().map(String::len).max().unwrap_or_default())
 }
 
 /// The matches of a route with this path.
@@ -412,36 +423,45 @@ fn header_value(value: &str) -> HeaderValue {
     }
 }
 
-/// The settings of a `rate-limiting` plugin, as a limit with fixed windows. Consumers are known by `key-auth` (`has_keys`) or
-/// by the plugin `consumers`, which is not carried over.
-fn rate_limiting(
-    field: &Field<'_>,
-    config: &Section<'_>,
-    has_keys: bool,
-    consumers: Option<&str>,
-) -> Option<LimitSettings> {
-    const READ: [&str; 12] = [
-        "second", "minute", "hour", "day", "limit_by", "header_name", "error_code", "hide_client_headers", "policy",
-        "fault_tolerant", "sync_rate", "redis",
-    ];
-    name_others(config, &READ);
-    let windows =
-        WINDOWS.iter().filter_map(|(name, window)| Some(format!("limit: {}, window: {window}", number(config, name)?)));
-    let windows: Vec<String> = windows.collect();
-    let windows = match windows.as_slice() {
-        [] => {
-            return left_out(field, "of its windows, only `second`, `minute`, `hour` and `day` are carried over");
-        }
-        [one] => one.clone(),
-        several => {
-            format!("windows: [{}]", several.iter().map(|one| format!("{{ {one} }}")).collect::<Vec<_>>().join(", "))
-        }
+/// The setting of a `request-size-limiting` plugin, in YAML.
+fn largest_body(config: Option<&Section<'_>>) -> String {
+    let size = config.and_then(|config| number(config, "allowed_payload_size")).unwrap_or(128);
+    let unit = match config.and_then(|config| text(config, "size_unit")).as_deref() {
+        Some("bytes") => "B",
+        Some("kilobytes") => "KiB",
+        _ => "MiB",
     };
-    let key = match text(config, "limit_by").as_deref().unwrap_or("consumer") {
+    format!("max_request_body: {size}{unit}")
+}
+
+/// The settings of a `rate-limiting` plugin, as a limit with fixed windows.
+fn rate_limiting(field: &Field<'_>, config: &Section<'_>, plugins: &[&Plugin<'_>]) -> Option<LimitSettings> {
+    name_others(config, &RATE_LIMITING);
+    let window = |(name, window): &(&str, _)| Some(format!("limit: {}, window: {window}", number(config, name)?));
+    let windows: Vec<String> = WINDOWS.iter().filter_map(window).collect();
+    let windows = match windows.as_slice() {
+        [] => return left_out(field, "of its windows, only `second`, `minute`, `hour` and `day` are carried over"),
+        [one] => one.clone(),
+        several => format!("windows: [{{ {} }}]", several.join(" }, { ")),
+    };
+    let key = key_of(field, config, plugins)?;
+    if text(config, "policy").is_some_and(|policy| policy != "local") {
+        note(field, "counts in this gateway: `mode: shared` counts in the `store` for all of them");
+    }
+    let hidden = flag(config, "hide_client_headers", false).then(|| "headers: hidden".to_owned());
+    let status = number(config, "error_code").filter(|status| (400..600).contains(status)).unwrap_or(429);
+    let more = [hidden, denial(status)].into_iter().flatten().collect();
+    Some(LimitSettings { algorithm: format!("algorithm: fixed_window, {windows}"), key, more })
+}
+
+/// The key of a `rate-limiting` plugin. Consumers are known by `key-auth`, or by a plugin that is not carried over.
+fn key_of(field: &Field<'_>, config: &Section<'_>, plugins: &[&Plugin<'_>]) -> Option<Vec<KeyPart>> {
+    let has_keys = plugins.iter().any(|plugin| plugin.name == "key-auth");
+    Some(match text(config, "limit_by").as_deref().unwrap_or("consumer") {
         "consumer" | "credential" if has_keys => vec![KeyPart::Word("customer")],
         "consumer" | "credential" => {
-            if let Some(plugin) = consumers {
-                note(field, &format!("counts by address: Kong counts by the consumers that {plugin} finds"));
+            if let Some(Plugin { name, .. }) = plugins.iter().find(|plugin| CONSUMERS.contains(&plugin.name.as_str())) {
+                note(field, &format!("counts by address: Kong counts by the consumers that {name} finds"));
             }
             vec![KeyPart::CLIENT_ADDRESS]
         }
@@ -451,15 +471,6 @@ fn rate_limiting(
             note(field, "requests without the field share one count: Kong counts them by address");
             vec![KeyPart::of_header(text(config, "header_name").unwrap_or_default().to_ascii_lowercase())]
         }
-        other => {
-            return left_out(field, format_args!("no key is like limit_by {}", scalar(other)));
-        }
-    };
-    if text(config, "policy").is_some_and(|policy| policy != "local") {
-        note(field, "counts in this gateway: `mode: shared` counts in the `store` for all of them");
-    }
-    let hidden = flag(config, "hide_client_headers", false).then(|| "headers: hidden".to_owned());
-    let status = number(config, "error_code").filter(|status| (400..600).contains(status)).unwrap_or(429);
-    let algorithm = format!("algorithm: fixed_window, {windows}");
-    Some(LimitSettings { algorithm, key, more: [hidden, denial(status)].into_iter().flatten().collect() })
+        other => return left_out(field, format_args!("no key is like limit_by {}", scalar(other))),
+    })
 }

@@ -9,6 +9,11 @@ pub(super) fn note(field: &Field<'_>, message: &str) {
     field.warn_key(message, None);
 }
 
+/// Adds several notes about a setting.
+pub(super) fn notes(field: &Field<'_>, messages: impl IntoIterator<Item = String>) {
+    messages.into_iter().for_each(|message| note(field, &message));
+}
+
 /// Leaves a setting out, with a note that says why.
 pub(super) fn left_out<T>(field: &Field<'_>, why: impl Display) -> Option<T> {
     note(field, &format!("is left out: {why}"));
@@ -20,6 +25,13 @@ pub(super) fn name_others(section: &Section<'_>, read: &[&str]) {
     for (_, field) in section.fields().filter(|(name, field)| !read.contains(name) && !field.is_null()) {
         note(&field, "is not carried over");
     }
+}
+
+/// A mapping, with a note for each of its settings that is not in `read`.
+pub(super) fn settings<'a>(field: &Field<'a>, read: &[&str]) -> Option<Section<'a>> {
+    let section = field.mapping("a mapping")?;
+    name_others(&section, read);
+    Some(section)
 }
 
 /// The setting `name`, if it is there.
