@@ -6,7 +6,7 @@ use super::front::rules::{Effects, Rule, VirtualHost};
 use super::front::{GUARD, LimitSettings, Listener, PASS, ProxyConfig, Upstream, denial};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
 use super::scalar;
-use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
+use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
 use crate::config::read::{Field, Section};
 
 const LOCAL: &str = "envoy.filters.http.local_ratelimit";
@@ -40,10 +40,8 @@ struct Reader<'a> {
 }
 
 pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
-    let file = top.mapping("a mapping")?;
-    name_others(&file, &["static_resources", "admin", "node"]);
-    let resources = section(&file, "static_resources")?;
-    name_others(&resources, &["listeners", "clusters"]);
+    let file = settings(top, &["static_resources", "admin", "node"])?;
+    let resources = settings(&get(&file, "static_resources")?, &["listeners", "clusters"])?;
     let clusters = list(&resources, "clusters").iter().filter_map(|cluster| cluster.mapping("a mapping")).collect();
     let mut reader = Reader { clusters, listener: String::new(), front: ProxyConfig::default() };
     for listener in list(&resources, "listeners") {
@@ -72,16 +70,14 @@ fn address(of: &Section<'_>) -> Option<String> {
 
 impl Reader<'_> {
     fn listener(&mut self, field: &Field<'_>) -> Option<()> {
-        let listener = field.mapping("a mapping")?;
-        name_others(&listener, &["name", "address", "filter_chains"]);
+        let listener = settings(field, &["name", "address", "filter_chains"])?;
         let Some(own) = address(&listener) else {
             return left_out(field, "it has no socket_address or pipe");
         };
         let before = self.front.rules.len();
         self.listener.clone_from(&own);
         for chain in list(&listener, "filter_chains") {
-            let chain = chain.mapping("a mapping")?;
-            name_others(&chain, &["filters", "name"]);
+            let chain = settings(&chain, &["filters", "name"])?;
             for filter in list(&chain, "filters") {
                 let of = filter.mapping("a mapping")?;
                 let is_manager = |settings: &Section<'_>| {
@@ -99,9 +95,7 @@ impl Reader<'_> {
             if before > 0 {
                 note(field, "has routes that other listeners take, too: tell them apart by hosts");
             }
-            if let Some(why) = self.front.listen(Listener::at(own)) {
-                note(field, &why);
-            }
+            notes(field, self.front.listen(Listener::at(own)));
         }
         Some(())
     }
@@ -112,6 +106,18 @@ impl Reader<'_> {
             "generate_request_id", "server_name",
         ];
         name_others(manager, &READ);
+        let limits = self.filters(manager)?;
+        let Some(routes) = get(manager, "route_config") else {
+            return left_out(field, "its routes are not in this file");
+        };
+        for host in list(&settings(&routes, &["name", "virtual_hosts"])?, "virtual_hosts") {
+            self.virtual_host(&host, &limits);
+        }
+        Some(())
+    }
+
+    /// The limits of the HTTP filters.
+    fn filters(&mut self, manager: &Section<'_>) -> Option<Limits> {
         let mut limits = Limits::new();
         for filter in list(manager, "http_filters") {
             let of = filter.mapping("a mapping")?;
@@ -134,42 +140,30 @@ impl Reader<'_> {
                 kind => note(&filter, &format!("{kind} is not carried over")),
             }
         }
-        let Some(routes) = section(manager, "route_config") else {
-            return left_out(field, "its routes are not in this file");
-        };
-        name_others(&routes, &["name", "virtual_hosts"]);
-        for host in list(&routes, "virtual_hosts") {
-            let of = host.mapping("a mapping")?;
-            name_others(&of, &["name", "domains", "routes", "typed_per_filter_config", "require_tls"]);
-            if text(&of, "require_tls").is_some_and(|required| required != "NONE") {
-                of.get("require_tls").iter().for_each(|field| note(field, GUARD));
-            }
-            let limits = self.own_limits(&of, &limits);
-            let domains = texts(&of, "domains");
-            let is_any = domains.iter().any(|domain| domain == "*");
-            let mut hosts: Vec<String> = domains.iter().map(|domain| without_port(domain)).collect();
-            if is_any {
-                hosts.clear();
-            }
-            hosts.sort();
-            hosts.dedup();
-            if hosts.iter().any(|host| host.ends_with('*') || (host.starts_with('*') && !host.starts_with("*."))) {
-                note(&host, "is left out: of hosts with `*`, only those that begin with `*.` are carried over");
-                continue;
-            }
-            let mut taken = Taken::default();
-            let name = text(&of, "name").unwrap_or_default();
-            for route in list(&of, "routes") {
-                self.route(&route, &name, &hosts, &limits, &mut taken);
-            }
-            self.front.virtual_hosts.push(VirtualHost {
-                place: host.key_place(),
-                name,
-                listeners: BTreeSet::from([self.listener.clone()]),
-                takes_any: hosts.is_empty(),
-                hosts,
-            });
+        Some(limits)
+    }
+
+    fn virtual_host(&mut self, field: &Field<'_>, limits: &Limits) -> Option<()> {
+        let host = settings(field, &["name", "domains", "routes", "typed_per_filter_config", "require_tls"])?;
+        if text(&host, "require_tls").is_some_and(|required| required != "NONE") {
+            host.get("require_tls").iter().for_each(|field| note(field, GUARD));
         }
+        let limits = self.own_limits(&host, limits);
+        let Some(hosts) = hosts_of(&texts(&host, "domains")) else {
+            return left_out(field, "of hosts with `*`, only those that begin with `*.` are carried over");
+        };
+        let mut taken = Taken::default();
+        let name = text(&host, "name").unwrap_or_default();
+        for route in list(&host, "routes") {
+            self.route(&route, &name, &hosts, &limits, &mut taken);
+        }
+        self.front.virtual_hosts.push(VirtualHost {
+            place: field.key_place(),
+            name,
+            listeners: BTreeSet::from([self.listener.clone()]),
+            takes_any: hosts.is_empty(),
+            hosts,
+        });
         Some(())
     }
 
@@ -201,49 +195,45 @@ impl Reader<'_> {
         limits: &Limits,
         taken: &mut Taken,
     ) -> Option<()> {
-        let route = field.mapping("a mapping")?;
-        name_others(&route, &["name", "match", "route", "direct_response", "typed_per_filter_config", "metadata"]);
+        let route =
+            settings(field, &["name", "match", "route", "direct_response", "typed_per_filter_config", "metadata"])?;
         let limits = self.own_limits(&route, limits);
-        let name = text(&route, "name").unwrap_or_else(|| host.to_owned());
         let status = section(&route, "direct_response").and_then(|response| number(&response, "status"));
         let is_refused = status.is_some_and(|status| (400..600).contains(&status));
-        let (condition, action) = match (section(&route, "match"), section(&route, "route")) {
-            (Some(condition), action) if is_refused || action.is_some() => (condition, action),
-            _ => {
-                return left_out(field, "it leads to no cluster");
-            }
-        };
+        let action = section(&route, "route").filter(|_| !is_refused);
+        let condition = section(&route, "match").filter(|_| is_refused || action.is_some());
+        let Some(condition) = condition else { return left_out(field, "it leads to no cluster") };
         let Some(matches) = matches(&condition, hosts) else {
             let passes = if is_refused { PASS } else { "" };
             let message = "of `match`, only prefixes, exact paths and exact headers are carried over";
             return left_out(field, format_args!("{message}{passes}"));
         };
-        let mut rule = Rule {
-            place: field.key_place(),
-            listeners: BTreeSet::from([self.listener.clone()]),
-            name,
-            matches,
-            upstreams: Vec::new(),
-            effects: Effects::refusal(),
-        };
-        let Some(action) = action.filter(|_| !is_refused) else {
-            if status != Some(403) {
-                note(field, "refuses requests with 403 here");
-            }
-            reach(field, &condition, taken, &rule.matches)?;
-            self.front.rules.push(rule);
-            return Some(());
-        };
-        if let Some(rewrite) = get(&action, "prefix_rewrite").filter(|_| get(&condition, "path").is_some()) {
+        let rewrite = action.as_ref().and_then(|action| get(action, "prefix_rewrite"));
+        if let Some(rewrite) = rewrite.filter(|_| get(&condition, "path").is_some()) {
             note(&rewrite, "is left out with its route: of rewrites, only those of prefixes are carried over");
             return None;
         }
-        reach(field, &condition, taken, &rule.matches)?;
-        name_unread(&action);
-        rule.upstreams = self.upstreams_of(field, &action)?;
-        let limits = limits.into_iter().filter_map(|(_, limit)| limit).map(ScopedLimit::always).collect();
-        rule.effects = Effects { limits, rewrite: rewrite_of(&condition, &action), ..Effects::default() };
-        self.front.rules.push(rule);
+        if is_refused && status != Some(403) {
+            note(field, "refuses requests with 403 here");
+        }
+        reach(field, &condition, taken, &matches)?;
+        let (upstreams, effects) = match action {
+            None => (Vec::new(), Effects::refusal()),
+            Some(action) => {
+                name_unread(&action);
+                let limits = limits.into_iter().filter_map(|(_, limit)| limit).map(ScopedLimit::always).collect();
+                let rewrite = rewrite_of(&condition, &action);
+                (self.upstreams_of(field, &action)?, Effects { limits, rewrite, ..Effects::default() })
+            }
+        };
+        self.front.rules.push(Rule {
+            place: field.key_place(),
+            listeners: BTreeSet::from([self.listener.clone()]),
+            name: text(&route, "name").unwrap_or_else(|| host.to_owned()),
+            matches,
+            upstreams,
+            effects,
+        });
         Some(())
     }
 
@@ -257,8 +247,7 @@ impl Reader<'_> {
         };
         let mut upstreams = Vec::new();
         for share in list(&weighted, "clusters") {
-            let of = share.mapping("a mapping")?;
-            name_others(&of, &["name", "weight"]);
+            let of = settings(&share, &["name", "weight"])?;
             let weight = number(&of, "weight").unwrap_or(0);
             let upstream = self.cluster(&share, &text(&of, "name").unwrap_or_default())?;
             upstreams.extend((weight > 0).then_some((upstream, weight)));
@@ -316,17 +305,9 @@ impl Reader<'_> {
             note(field, "holds for all requests: `enabled_percent` goes by keys");
         }
         let shadow = (enforced == 0.0).then(|| "shadow: true".to_owned());
-        let code = section(config, "status").and_then(|status| get(&status, "code"));
-        let status = code.map_or(Some(429), |code| {
-            status_code(&code.scalar_value("a status")?.text).or_else(|| {
-                note(&code, "is not carried over: denials are answered 429");
-                None
-            })
-        });
-        let status = status.filter(|code| (400..600).contains(code)).unwrap_or(429);
         let name = text(config, "stat_prefix").unwrap_or_else(|| "local".to_owned());
         let algorithm = format!("algorithm: token_bucket, rate: {fill}/{every}, burst: {most}");
-        let more = [shadow, denial(status)].into_iter().flatten().collect();
+        let more = [shadow, denial(status_of(config))].into_iter().flatten().collect();
         let settings = LimitSettings { algorithm, key: Vec::new(), more };
         // each filter has its own bucket
         let mark = field.mark();
@@ -361,26 +342,17 @@ fn rewrite_of(condition: &Section<'_>, action: &Section<'_>) -> (String, String)
 
 /// Adds notes about the requests that a route takes. `None` if routes before it take them all.
 fn reach(field: &Field<'_>, condition: &Section<'_>, taken: &mut Taken, matches: &Match) -> Option<()> {
-    if let Some(why) = text(condition, "prefix").and_then(|prefix| open_prefix_note(&prefix)) {
-        note(field, &why);
-    }
-    match taken.add_next(&field.place().path, matches) {
-        Ok(remark) => remark.iter().for_each(|remark| note(field, remark)),
-        Err(why) => {
-            note(field, why);
-            return None;
-        }
-    }
-    Some(())
+    notes(field, text(condition, "prefix").and_then(|prefix| open_prefix_note(&prefix)));
+    let reached = taken.add_next(&field.place().path, matches);
+    reached.map(|remark| notes(field, remark)).map_err(|why| note(field, why)).ok()
 }
 
 /// The addresses of a cluster with their weights: those that get requests while all servers are up.
 fn nodes(cluster: &Section<'_>) -> Vec<(String, u64)> {
     let mut nodes = Vec::new();
-    let assignment = section(cluster, "load_assignment");
-    assignment.iter().for_each(|of| name_others(of, &["cluster_name", "endpoints"]));
-    for group in assignment.iter().flat_map(|of| list(of, "endpoints")).filter_map(|of| of.mapping("a mapping")) {
-        name_others(&group, &["locality", "priority", "lb_endpoints"]);
+    let assignment = get(cluster, "load_assignment").and_then(|of| settings(&of, &["cluster_name", "endpoints"]));
+    for group in assignment.iter().flat_map(|of| list(of, "endpoints")) {
+        let Some(group) = settings(&group, &["locality", "priority", "lb_endpoints"]) else { continue };
         let is_spare = number(&group, "priority").is_some_and(|priority| priority > 0);
         for field in list(&group, "lb_endpoints") {
             let Some(node) = field.mapping("a mapping") else { continue };
@@ -390,8 +362,7 @@ fn nodes(cluster: &Section<'_>) -> Vec<(String, u64)> {
                 continue;
             }
             name_others(&node, &["endpoint", "health_status", "load_balancing_weight"]);
-            let endpoint = section(&node, "endpoint");
-            endpoint.iter().for_each(|of| name_others(of, &["address"]));
+            let endpoint = get(&node, "endpoint").and_then(|of| settings(&of, &["address"]));
             match endpoint.and_then(|of| address(&of)) {
                 Some(address) => nodes.push((address, number(&node, "load_balancing_weight").unwrap_or(1))),
                 None => note(&field, "is left out: it has no socket_address or pipe"),
@@ -399,6 +370,19 @@ fn nodes(cluster: &Section<'_>) -> Vec<(String, u64)> {
         }
     }
     nodes
+}
+
+/// The status of denials by a local rate limit filter.
+fn status_of(config: &Section<'_>) -> u64 {
+    let code = section(config, "status").and_then(|status| get(&status, "code"));
+    let read = |code: &Field<'_>| {
+        let status = status_code(&code.scalar_value("a status")?.text);
+        if status.is_none() {
+            note(code, "is not carried over: denials are answered 429");
+        }
+        status
+    };
+    code.as_ref().and_then(read).filter(|status| (400..600).contains(status)).unwrap_or(429)
 }
 
 /// Reads a status as a number, or by its name in Envoy, like `ServiceUnavailable`.
@@ -458,7 +442,13 @@ fn matches(condition: &Section<'_>, hosts: &[String]) -> Option<Match> {
     Some(Match { hosts: hosts.to_vec(), path, methods, headers })
 }
 
-/// A domain of a virtual host without its port.
-fn without_port(domain: &str) -> String {
-    domain.split(':').next().unwrap_or(domain).to_ascii_lowercase()
+/// The hosts of a virtual host, without ports; an empty list stands for any. `None` where a route cannot have one of them.
+fn hosts_of(domains: &[String]) -> Option<Vec<String>> {
+    if domains.iter().any(|domain| domain == "*") {
+        return Some(Vec::new());
+    }
+    let without_port = |domain: &String| domain.split(':').next().unwrap_or(domain).to_ascii_lowercase();
+    let hosts: BTreeSet<String> = domains.iter().map(without_port).collect();
+    let is_known = |host: &String| !host.ends_with('*') && (!host.starts_with('*') || host.starts_with("*."));
+    hosts.iter().all(is_known).then(|| hosts.into_iter().collect())
 }
