@@ -7,7 +7,7 @@ use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node};
 use super::matches::{PathMatch, ScopedLimit, Taken};
 use super::scalar;
-use super::yaml::{flag, get, left_out, list, name_others, note, number, section, text, texts};
+use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
 use crate::config::read::{Field, Section};
 use crate::units::Nanos;
 
@@ -40,10 +40,8 @@ struct Reader<'a> {
 }
 
 pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
-    let file = top.mapping("a mapping")?;
-    let http = section(&file, "http")?;
-    name_others(&file, &["http", "entryPoints"]);
-    name_others(&http, &["routers", "services", "middlewares"]);
+    let file = settings(top, &["http", "entryPoints"])?;
+    let http = settings(&get(&file, "http")?, &["routers", "services", "middlewares"])?;
     let (routers, services, middlewares) =
         (section(&http, "routers"), section(&http, "services"), section(&http, "middlewares"));
     let points = section(&file, "entryPoints");
@@ -65,8 +63,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         }
     }
     for (_, field) in points.iter().flat_map(Section::fields) {
-        let point = field.mapping("a mapping");
-        point.iter().for_each(|point| name_others(point, &["address"]));
+        let point = settings(&field, &["address"]);
         let Some(address) = point.and_then(|point| text(&point, "address")) else { continue };
         let why = match address.rsplit_once('/') {
             Some((_, "udp")) => Some("is left out: only TCP is carried over".to_owned()),
@@ -75,7 +72,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
                 reader.front.listen(Listener::at(node(address, 80)))
             }
         };
-        why.iter().for_each(|why| note(&field, why));
+        notes(&field, why);
     }
     if reader.front.has_no_listeners() {
         note(top, "names no entry points: those of Traefik's static configuration belong in `listeners`");
@@ -91,17 +88,14 @@ fn bare(name: &str) -> &str {
 
 impl Reader<'_> {
     fn router(&mut self, name: &str, field: &Field<'_>) -> Option<()> {
-        let router = field.mapping("a mapping")?;
-        name_others(&router, &["rule", "service", "middlewares", "entryPoints", "priority"]);
+        let router = settings(field, &["rule", "service", "middlewares", "entryPoints", "priority"])?;
         let given = |name| text(&router, name).filter(|text| !text.trim().is_empty());
         let (Some(rule), Some(service)) = (given("rule"), given("service")) else {
             return left_out(field, "it has no rule, or no service");
         };
         let (matches, remarks) = match rule::read(&rule) {
             Ok(read) => read,
-            Err(what) => {
-                return left_out(field, format_args!("{what} is not carried over"));
-            }
+            Err(what) => return left_out(field, format_args!("{what} is not carried over")),
         };
         let upstreams = self.service(field, bare(&service), 0)?;
         let own_points = texts(&router, "entryPoints");
@@ -110,7 +104,7 @@ impl Reader<'_> {
         if !own_points.is_empty() && !is_at_all {
             note(field, "is taken at all listeners, not only at its entryPoints");
         }
-        remarks.iter().for_each(|remark| note(field, remark));
+        notes(field, remarks);
         let mut effects = Effects::default();
         self.max_body = None;
         for middleware in texts(&router, "middlewares") {
@@ -124,7 +118,7 @@ impl Reader<'_> {
         let length = u64::try_from(rule.len()).unwrap_or(u64::MAX);
         let priority = number(&router, "priority").filter(|priority| *priority > 0).unwrap_or(length);
         for matches in matches {
-            self.taken.add(name, &matches, priority).iter().for_each(|remark| note(field, remark));
+            notes(field, self.taken.add(name, &matches, priority));
             let mut effects = effects.clone();
             // Traefik strips the prefix from the paths that begin with it
             if PathMatch::Below(effects.rewrite.0.clone()).and(&matches.path).is_none() {
@@ -154,30 +148,18 @@ impl Reader<'_> {
         for (kind, field) in of.fields() {
             let Some(section) = field.mapping("a mapping") else { return };
             match kind {
-                "rateLimit" | "inFlightReq" => {
-                    let settings =
-                        if kind == "rateLimit" { rate(&field, &section) } else { in_flight(&field, &section) };
-                    let Some(settings) = settings else { continue };
-                    // each router has its own counts
-                    let label = format!("{name}.{router}");
-                    let limit = self.front.limit(&label, &label, settings);
-                    effects.limits.push(ScopedLimit::always(limit));
+                "rateLimit" => {
+                    effects.limits.extend(rate(&field, &section).map(|limit| self.limit(name, router, limit)));
+                }
+                "inFlightReq" => {
+                    effects.limits.extend(in_flight(&field, &section).map(|limit| self.limit(name, router, limit)));
                 }
                 "chain" => {
                     for inner in texts(&section, "middlewares") {
                         self.middleware(&field, router, bare(&inner), effects, depth.saturating_add(1));
                     }
                 }
-                "stripPrefix" => {
-                    name_others(&section, &["prefixes"]);
-                    match texts(&section, "prefixes").as_slice() {
-                        [prefix] => {
-                            let why = strip(&mut effects.rewrite, prefix.trim_end_matches('/'));
-                            why.iter().for_each(|why| note(&field, why));
-                        }
-                        _ => note(&field, "is not carried over: it has several prefixes"),
-                    }
-                }
+                "stripPrefix" => strip_prefix(&field, &section, &mut effects.rewrite),
                 "addPrefix" => {
                     let prefix = text(&section, "prefix").unwrap_or_default();
                     effects.rewrite.1.insert_str(0, prefix.trim_end_matches('/'));
@@ -198,6 +180,12 @@ impl Reader<'_> {
         }
     }
 
+    /// The limit of a middleware for a router: each router has its own counts.
+    fn limit(&mut self, middleware: &str, router: &str, settings: LimitSettings) -> ScopedLimit {
+        let name = format!("{middleware}.{router}");
+        ScopedLimit::always(self.front.limit(&name, &name, settings))
+    }
+
     /// The upstreams of a service with their weights, none where no server is carried over; `None` where the service is left
     /// out.
     fn service(&mut self, from: &Field<'_>, name: &str, depth: usize) -> Option<Vec<(String, u64)>> {
@@ -209,20 +197,8 @@ impl Reader<'_> {
             return left_out(from, format_args!("its service {name} is not in this file"));
         };
         self.used.borrow_mut().insert(name.to_owned());
-        if let Some(weighted) = section(&service, "weighted") {
-            name_others(&weighted, &["services"]);
-            let mut shares = Vec::new();
-            for share in list(&weighted, "services") {
-                let share_of = share.mapping("a mapping")?;
-                let target = text(&share_of, "name").unwrap_or_default();
-                let weight = number(&share_of, "weight").unwrap_or(1);
-                match self.service(&share, bare(&target), depth.saturating_add(1))?.as_slice() {
-                    [(upstream, _)] if weight > 0 => shares.push((upstream.clone(), weight)),
-                    [] | [_] => {}
-                    _ => note(&share, "is left out: it is shared among others itself"),
-                }
-            }
-            return Some(shares);
+        if let Some(weighted) = get(&service, "weighted") {
+            return self.shares(&settings(&weighted, &["services"])?, depth);
         }
         let Some(balancer) = section(&service, "loadBalancer") else {
             return left_out(
@@ -233,6 +209,31 @@ impl Reader<'_> {
         let upstream = upstream_of(name, &balancer)?;
         let has_servers = !upstream.nodes.is_empty();
         Some(has_servers.then(|| (self.front.upstream(upstream), 1)).into_iter().collect())
+    }
+
+    /// The upstreams of a weighted service.
+    fn shares(&mut self, weighted: &Section<'_>, depth: usize) -> Option<Vec<(String, u64)>> {
+        let mut shares = Vec::new();
+        for share in list(weighted, "services") {
+            let of = share.mapping("a mapping")?;
+            let target = text(&of, "name").unwrap_or_default();
+            let weight = number(&of, "weight").unwrap_or(1);
+            match self.service(&share, bare(&target), depth.saturating_add(1))?.as_slice() {
+                [(upstream, _)] if weight > 0 => shares.push((upstream.clone(), weight)),
+                [] | [_] => {}
+                _ => note(&share, "is left out: it is shared among others itself"),
+            }
+        }
+        Some(shares)
+    }
+}
+
+/// Reads a `stripPrefix` into a rewrite.
+fn strip_prefix(field: &Field<'_>, section: &Section<'_>, rewrite: &mut (String, String)) {
+    name_others(section, &["prefixes"]);
+    match texts(section, "prefixes").as_slice() {
+        [prefix] => notes(field, strip(rewrite, prefix.trim_end_matches('/'))),
+        _ => note(field, "is not carried over: it has several prefixes"),
     }
 }
 
@@ -280,8 +281,8 @@ fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
         }
         upstream.nodes.push((url.node(), weight));
     }
-    if let Some(check) = section(balancer, "healthCheck") {
-        name_others(&check, &["path", "interval", "timeout"]);
+    if let Some(check) = get(balancer, "healthCheck") {
+        let check = settings(&check, &["path", "interval", "timeout"])?;
         let setting = |of: &str, name: &str| {
             let given = text(&check, of)?;
             match time(&given) {
@@ -349,18 +350,13 @@ fn in_flight(field: &Field<'_>, section: &Section<'_>) -> Option<LimitSettings> 
 
 /// What a limit counts by.
 fn source(of: &Section<'_>, default: KeyPart) -> KeyPart {
-    let Some(criterion) = section(of, "sourceCriterion") else { return default };
-    name_others(&criterion, &["ipStrategy", "requestHeaderName", "requestHost"]);
+    let criterion = get(of, "sourceCriterion");
+    let criterion = criterion.and_then(|of| settings(&of, &["ipStrategy", "requestHeaderName", "requestHost"]));
+    let Some(criterion) = criterion else { return default };
     if let Some(strategy) = section(&criterion, "ipStrategy") {
         for (name, field) in strategy.fields() {
-            note(
-                &field,
-                if name == "depth" {
-                    "is not carried over: `client_address: { hops: ... }` is like it"
-                } else {
-                    "is not carried over"
-                },
-            );
+            let like = if name == "depth" { ": `client_address: { hops: ... }` is like it" } else { "" };
+            note(&field, &format!("is not carried over{like}"));
         }
         return KeyPart::CLIENT_ADDRESS;
     }
