@@ -102,41 +102,37 @@ impl<'l> Reader<'l, '_> {
                 }
             }
             for line in &section.lines {
-                let name = line.name();
-                let is_rule = matches!(line.word(0), "http-request" | "tcp-request");
-                match name.as_str() {
-                    "stick-table" => {
-                        if line.has("peers") {
-                            self.note(
-                                line,
-                                "is carried over without peers: `mode: shared` counts in the `store` for all",
-                            );
-                        }
-                        self.tables.insert(section.name(), limits::periods(line));
-                    }
-                    // HAProxy takes 0 for a bound that it computes
-                    "maxconn" if section.kind() == "global" && line.word(1) == "0" => {}
-                    "maxconn" if section.kind() == "global" => {
-                        if let Err(why) = self.bound_connections("max", line.word(1)) {
-                            self.note(line, &why);
-                        }
-                    }
-                    _ if is_rule && section.kind() == "defaults" => {
-                        self.note(line, "is not carried over: write it into the sections that use these defaults");
-                    }
-                    "maxconn" => {
-                        self.note(line, "is not carried over: tollgate bounds all connections, or those of a listener")
-                    }
-                    "rate-limit" => self.note(
-                        line,
-                        "is not carried over: it makes new connections wait; a limit with `key: all` counts requests",
-                    ),
-                    name if is_rule || READ.contains(&name) || UNNEEDED.contains(&name) => {}
-                    _ if name.starts_with("tune.") || name.starts_with("ssl-default-bind-cipher") => {}
-                    _ => self.note(line, "is not carried over"),
+                if let Err(why) = self.define_line(section, line) {
+                    self.note(line, &why);
                 }
             }
         }
+    }
+
+    /// Reads a line that other lines refer to. `Err` says that the line, or a part of it, is not carried over.
+    fn define_line(&mut self, section: &'l Section, line: &Line) -> Result<(), String> {
+        let is_rule = matches!(line.word(0), "http-request" | "tcp-request");
+        let why = match (section.kind(), line.name().as_str()) {
+            (_, "stick-table") => {
+                self.tables.insert(section.name(), limits::periods(line));
+                if !line.has("peers") {
+                    return Ok(());
+                }
+                "is carried over without peers: `mode: shared` counts in the `store` for all"
+            }
+            // HAProxy takes 0 for a bound that it computes
+            ("global", "maxconn") if line.word(1) == "0" => return Ok(()),
+            ("global", "maxconn") => return self.bound_connections("max", line.word(1)),
+            ("defaults", _) if is_rule => "is not carried over: write it into the sections that use these defaults",
+            (_, "maxconn") => "is not carried over: tollgate bounds all connections, or those of a listener",
+            (_, "rate-limit") => {
+                "is not carried over: it makes new connections wait; a limit with `key: all` counts requests"
+            }
+            (_, name) if is_rule || READ.contains(&name) || UNNEEDED.contains(&name) => return Ok(()),
+            (_, name) if name.starts_with("tune.") || name.starts_with("ssl-default-bind-cipher") => return Ok(()),
+            _ => "is not carried over",
+        };
+        Err(why.to_owned())
     }
 
     /// Sets a number of `connections:`. `Err` says that it has another value already.

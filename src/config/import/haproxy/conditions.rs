@@ -71,8 +71,8 @@ pub(super) fn acls<'l>(lines: impl Iterator<Item = &'l Line>) -> Acls {
 /// Reads the condition behind `if` or `unless` in a line; a line without one has a condition that is always true. `Err`
 /// names the part that cannot be carried over.
 pub(super) fn parse_condition(line: &Line, acls: &Acls) -> Result<Condition, String> {
-    let always = Conjunction { matches: vec![Match::default()], ..Conjunction::default() };
-    let Some(at) = line.words.iter().position(|word| word == "if" || word == "unless") else { return Ok(vec![always]) };
+    let at = line.words.iter().position(|word| word == "if" || word == "unless");
+    let Some(at) = at else { return Ok(vec![Conjunction::always()]) };
     let words = line.words.get(at.saturating_add(1)..).unwrap_or_default();
     let alternatives = words.split(|word| word == "or" || word == "||").map(|words| terms(words, acls));
     let mut alternatives = alternatives.collect::<Result<Vec<_>, _>>()?;
@@ -85,7 +85,7 @@ pub(super) fn parse_condition(line: &Line, acls: &Acls) -> Result<Condition, Str
     }
     let mut condition = Vec::new();
     for terms in alternatives {
-        let mut all = vec![always.clone()];
+        let mut all = vec![Conjunction::always()];
         for (negated, tests) in terms {
             let tests = tests.iter().map(|test| read(test)).collect::<Result<Vec<_>, _>>()?;
             all = match negated {
@@ -157,63 +157,98 @@ fn without(one: &Conjunction, tests: &[Conjunction]) -> Result<Conjunction, Stri
     Ok(found)
 }
 
-/// Reads a test: a sample, flags, and values.
-fn read(test: &[String]) -> Result<Conjunction, String> {
-    let [sample, rest @ ..] = test else { return Err("an empty test".to_owned()) };
-    let (name, argument) = sample
-        .split_once('(')
-        .map_or((sample.as_str(), ""), |(name, rest)| (name, rest.strip_suffix(')').unwrap_or(rest)));
-    let is_host = matches!(name, "hdr" | "req.hdr" | "hdr_dom" | "hdr_end") && argument.eq_ignore_ascii_case("host");
-    let (mut method, mut values, mut remarks, mut ignores_case) = (None, Vec::new(), Vec::new(), false);
-    let mut words = rest.iter().map(String::as_str);
-    while let Some(word) = words.next() {
-        match word {
-            "-i" if name.starts_with("path") => remarks.push("paths are compared with case".to_owned()),
-            "-i" => ignores_case = true,
-            "--" => {}
-            "-m" => method = words.next(),
-            flag if flag.starts_with('-') => return Err(format!("the flag {flag} of {sample}")),
-            value => values.push(value),
+/// A test: a sample, its argument, how the sample is compared, and the values.
+struct Test<'t> {
+    sample: &'t str,
+    argument: &'t str,
+    method: Option<&'t str>,
+    ignores_case: bool,
+    values: Vec<&'t str>,
+}
+
+fn read(words: &[String]) -> Result<Conjunction, String> {
+    let test = Test::parse(words)?;
+    if let Some(matches) = test.matches() {
+        return Ok(Conjunction { matches, remarks: test.remarks(), ..Conjunction::default() });
+    }
+    if let Some(from) = test.networks() {
+        return Ok(Conjunction { from, ..Conjunction::always() });
+    }
+    let over = test.threshold().ok_or_else(|| format!("the test {}", words.join(" ")))?;
+    Ok(Conjunction { over: Some(over), ..Conjunction::always() })
+}
+
+impl Conjunction {
+    /// No test, which is always true.
+    fn always() -> Self {
+        Self { matches: vec![Match::default()], ..Self::default() }
+    }
+}
+
+impl<'t> Test<'t> {
+    fn parse(words: &'t [String]) -> Result<Self, String> {
+        let [first, rest @ ..] = words else { return Err("an empty test".to_owned()) };
+        let (sample, argument) = first.split_once('(').unwrap_or((first.as_str(), ""));
+        let argument = argument.strip_suffix(')').unwrap_or(argument);
+        let mut test = Self { sample, argument, method: None, ignores_case: false, values: Vec::new() };
+        let mut words = rest.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            match word {
+                "-i" => test.ignores_case = true,
+                "--" => {}
+                "-m" => test.method = words.next(),
+                flag if flag.starts_with('-') => return Err(format!("the flag {flag} of {first}")),
+                value => test.values.push(value),
+            }
+        }
+        Ok(test)
+    }
+
+    /// The matches of which a request has to have one; `None` where routes do not go by this sample or value.
+    fn matches(&self) -> Option<Vec<Match>> {
+        let is_host = matches!(self.sample, "hdr" | "req.hdr" | "hdr_dom" | "hdr_end")
+            && self.argument.eq_ignore_ascii_case("host");
+        let each = |of: &dyn Fn(&str) -> Option<Match>| self.values.iter().map(|value| of(value)).collect();
+        match (self.sample, self.method) {
+            _ if self.is_prefix() => each(&|value| PathMatch::prefix(value).ok().map(Match::of_path)),
+            ("path", None | Some("str")) => each(&|value| PathMatch::exact(value).ok().map(Match::of_path)),
+            ("method", None) => each(&|value| Some(Match { methods: vec![value.to_owned()], ..Match::default() })),
+            ("hdr" | "req.hdr", None | Some("str")) if is_host => each(&|value| Some(host(value.to_owned()))),
+            ("hdr_end", None) | ("hdr" | "req.hdr", Some("end")) if is_host => {
+                each(&|value| value.starts_with('.').then(|| host(format!("*{value}"))))
+            }
+            ("hdr" | "req.hdr", Some("found")) if !is_host => {
+                Some(vec![Match::of_header(self.argument, HeaderValue::Any)])
+            }
+            ("hdr" | "req.hdr", None | Some("str")) => {
+                each(&|value| Some(Match::of_header(self.argument, listed(value, self.ignores_case))))
+            }
+            _ => None,
         }
     }
-    let all_matches = |matches: Vec<Match>| Conjunction { matches, remarks: remarks.clone(), ..Conjunction::default() };
-    let each = |of: &dyn Fn(&str) -> Result<Match, String>| {
-        values.iter().map(|value| of(value)).collect::<Result<Vec<_>, _>>().map(all_matches)
-    };
-    let unknown = || format!("the test {}", test.join(" "));
-    match (name, method) {
-        ("path_beg", None) | ("path", Some("beg")) => {
-            let mut found = each(&|value| Ok(Match::of_path(PathMatch::prefix(value).map_err(|_| unknown())?)))?;
-            found.remarks.extend(values.iter().filter_map(|value| open_prefix_note(value)));
-            Ok(found)
-        }
-        ("path", None | Some("str")) => {
-            each(&|value| Ok(Match::of_path(PathMatch::exact(value).map_err(|_| unknown())?)))
-        }
-        ("method", None) => each(&|value| Ok(Match { methods: vec![value.to_owned()], ..Match::default() })),
-        ("hdr" | "req.hdr", None | Some("str")) if is_host => each(&|value| Ok(host(value.to_owned()))),
-        ("hdr_end", None) | ("hdr" | "req.hdr", Some("end"))
-            if is_host && values.iter().all(|value| value.starts_with('.')) =>
-        {
-            each(&|value| Ok(host(format!("*{value}"))))
-        }
-        ("hdr" | "req.hdr", Some("found")) if !is_host => {
-            Ok(all_matches(vec![Match::of_header(argument, HeaderValue::Any)]))
-        }
-        ("hdr" | "req.hdr", None | Some("str")) => {
-            each(&|value| Ok(Match::of_header(argument, listed(value, ignores_case))))
-        }
-        ("src", None) if !values.is_empty() && values.iter().all(|value| network(value).is_some()) => {
-            let from = values.iter().map(|value| (*value).to_owned()).collect();
-            Ok(Conjunction { matches: vec![Match::default()], from, ..Conjunction::default() })
-        }
-        (_, None) => {
-            let over = counter(name, argument)
-                .and_then(|(counter, of)| Some(CounterThreshold { counter, of, above: above(&values)? }));
-            let over = over.ok_or_else(unknown)?;
-            Ok(Conjunction { matches: vec![Match::default()], over: Some(over), ..Conjunction::default() })
-        }
-        _ => Err(unknown()),
+
+    fn is_prefix(&self) -> bool {
+        matches!((self.sample, self.method), ("path_beg", None) | ("path", Some("beg")))
+    }
+
+    /// Notes about paths that tollgate compares differently from HAProxy.
+    fn remarks(&self) -> Vec<String> {
+        let ignores_case = self.ignores_case && self.sample.starts_with("path");
+        let case = ignores_case.then(|| "paths are compared with case".to_owned());
+        let open = self.values.iter().filter(|_| self.is_prefix()).filter_map(|value| open_prefix_note(value));
+        case.into_iter().chain(open).collect()
+    }
+
+    /// The networks, of which one has to contain the client.
+    fn networks(&self) -> Option<Vec<String>> {
+        let is_of_client = self.sample == "src" && self.method.is_none() && !self.values.is_empty();
+        let is_known = is_of_client && self.values.iter().all(|value| network(value).is_some());
+        is_known.then(|| self.values.iter().map(|value| (*value).to_owned()).collect())
+    }
+
+    fn threshold(&self) -> Option<CounterThreshold> {
+        let (counter, of) = counter(self.sample, self.argument).filter(|_| self.method.is_none())?;
+        Some(CounterThreshold { counter, of, above: above(&self.values)? })
     }
 }
 

@@ -212,29 +212,13 @@ impl<'l> Reader<'l, '_> {
                     return Err(format!("is left out: a limit holds for all networks but some, not for some{PASS}"));
                 }
                 Some(over) => {
-                    let counts = |tracker: &Tracker<'_>| tracker.counts(over, section);
-                    let mut of: Vec<_> = trackers.iter().filter(|tracker| counts(tracker)).cloned().collect();
-                    if of.is_empty() && matches!(over.of, CounterSource::Source(_)) {
-                        // a table may have entries that rules behind this one track
-                        let all =
-                            rules(section).into_iter().filter(|(line, at)| line.word(*at).starts_with("track-sc"));
-                        let read = all.filter_map(|(line, at)| self.tracker(section, line, at, acls).ok());
-                        of.extend(read.filter(counts));
-                    }
+                    let of = self.trackers_of(section, acls, over, trackers);
                     if of.is_empty() {
                         return Err(format!("is left out: nothing that is carried over tracks its counter{PASS}"));
                     }
                     for tracker in &of {
                         match self.limit(line, tracker, increments, over, &one) {
-                            Ok(limits) => {
-                                if limits.iter().any(|limit| self.answers_otherwise(limit, &effects.limits)) {
-                                    self.note(
-                                        line,
-                                        "above several limits, the one that denies longest answers: HAProxy answers with the status of the first",
-                                    );
-                                }
-                                effects.limits.extend(limits);
-                            }
+                            Ok(limits) => self.add_limits(line, limits, effects),
                             Err(why) => self.note(line, &format!("{why}{PASS}")),
                         }
                     }
@@ -242,6 +226,33 @@ impl<'l> Reader<'l, '_> {
             }
         }
         Ok(())
+    }
+
+    /// The trackers that count for a threshold. A table may have entries that rules behind the denial track.
+    fn trackers_of(
+        &self,
+        section: &'l Section,
+        acls: &Acls,
+        over: &CounterThreshold,
+        before: &[Tracker<'l>],
+    ) -> Vec<Tracker<'l>> {
+        let of: Vec<_> = before.iter().filter(|tracker| tracker.counts(over, section)).cloned().collect();
+        if !of.is_empty() || !matches!(over.of, CounterSource::Source(_)) {
+            return of;
+        }
+        let all = rules(section).into_iter().filter(|(line, at)| line.word(*at).starts_with("track-sc"));
+        let read = all.filter_map(|(line, at)| self.tracker(section, line, at, acls).ok());
+        read.filter(|tracker| tracker.counts(over, section)).collect()
+    }
+
+    fn add_limits(&self, line: &Line, limits: Vec<ScopedLimit>, effects: &mut Effects) {
+        if limits.iter().any(|limit| self.answers_otherwise(limit, &effects.limits)) {
+            self.note(
+                line,
+                "above several limits, the one that denies longest answers: HAProxy answers with the status of the first",
+            );
+        }
+        effects.limits.extend(limits);
     }
 
     /// Adds the limit of a denial above a counter. Returns its scopes: none for a bound on connections.
@@ -255,20 +266,7 @@ impl<'l> Reader<'l, '_> {
     ) -> Result<Vec<ScopedLimit>, String> {
         let name = over.counter.as_str();
         if name == "conn_cur" && tracker.key == KeyPart::CLIENT_ADDRESS {
-            let is_of_all = |one: &Conjunction| one.matches == [Match::default()] && one.except.is_empty();
-            if !is_of_all(one) || !tracker.when.iter().all(is_of_all) {
-                return Err(
-                    "is left out: `connections.max_per_client` exempts no requests; `algorithm: concurrency` does"
-                        .to_owned(),
-                );
-            }
-            if self.sections.iter().filter(|section| matches!(section.kind(), "frontend" | "listen")).count() > 1 {
-                self.note(line, "bounds the connections of a client to all listeners");
-            }
-            if let Err(why) = self.bound_connections("max_per_client", &over.above.to_string()) {
-                self.note(line, &why);
-            }
-            return Ok(Vec::new());
+            return self.bound_clients(line, tracker, over.above, one).map(|()| Vec::new());
         }
         let counted = self.counted(line, tracker, increments, over)?;
         let period = self.tables.get(tracker.table).and_then(|periods| periods.get(name));
@@ -279,19 +277,20 @@ impl<'l> Reader<'l, '_> {
             return Err("is left out: it denies other requests than those that its counter counts".to_owned());
         }
         let matches = |of: &Condition| of.iter().flat_map(|one| one.matches.clone()).collect::<Vec<_>>();
-        if matches(&scopes) != matches(&conditions::and(&tracker.when, slice::from_ref(one))?) {
-            self.note(line, "denies only requests that its counter counts: HAProxy denies all that it tracks");
-        }
+        let (own, tracked) = (matches(&scopes), matches(&conditions::and(&tracker.when, slice::from_ref(one))?));
         let counts_others = tracker.is_shared && name.starts_with("http_");
-        if counts_others || matches(&scopes) != matches(&counted.when) {
-            self.note(line, "counts the requests that it may deny: HAProxy counts all that it tracks");
-        }
-        if tracker.follows_denials && counted.charge == ALL {
-            self.note(
-                line,
+        let differences = [
+            (own != tracked, "denies only requests that its counter counts: HAProxy denies all that it tracks"),
+            (
+                counts_others || own != matches(&counted.when),
+                "counts the requests that it may deny: HAProxy counts all that it tracks",
+            ),
+            (
+                tracker.follows_denials && counted.charge == ALL,
                 "counts requests that rules in front of its `track-sc` line deny: HAProxy does not track them",
-            );
-        }
+            ),
+        ];
+        differences.iter().filter(|(is_there, _)| *is_there).for_each(|(_, note)| self.note(line, note));
         let missing = matches!(tracker.key, KeyPart::Field(..)).then_some("missing_key: skip");
         let more = missing.into_iter().chain(counted.charge).map(str::to_owned);
         let settings = LimitSettings {
@@ -302,6 +301,28 @@ impl<'l> Reader<'l, '_> {
         let limit = self.front.limit(&format!("{}.{name}", tracker.table), tracker.table, settings);
         let scoped = |of: Conjunction| ScopedLimit { limit: limit.clone(), matches: of.matches, exempt: of.except };
         Ok(scopes.into_iter().map(scoped).collect())
+    }
+
+    /// Bounds the connections of each client.
+    fn bound_clients(
+        &mut self,
+        line: &Line,
+        tracker: &Tracker<'l>,
+        most: u64,
+        one: &Conjunction,
+    ) -> Result<(), String> {
+        let is_of_all = |one: &Conjunction| one.matches == [Match::default()] && one.except.is_empty();
+        if !is_of_all(one) || !tracker.when.iter().all(is_of_all) {
+            let why = "is left out: `connections.max_per_client` exempts no requests; `algorithm: concurrency` does";
+            return Err(why.to_owned());
+        }
+        if self.sections.iter().filter(|section| matches!(section.kind(), "frontend" | "listen")).count() > 1 {
+            self.note(line, "bounds the connections of a client to all listeners");
+        }
+        if let Err(why) = self.bound_connections("max_per_client", &most.to_string()) {
+            self.note(line, &why);
+        }
+        Ok(())
     }
 
     /// Whether one of `others` holds for some requests of a limit, and denies them with another status.
