@@ -22,6 +22,9 @@ mod real_ip;
 mod syntax;
 mod zones;
 
+/// The status of denials where the configuration names none.
+const DENIED: u64 = 503;
+
 /// Directives that need no note: tollgate does the same anyway, or differs only in ways that requests do not show.
 const UNNEEDED: [&str; 14] = [
     "events", "worker_processes", "worker_rlimit_nofile", "pid", "user", "daemon", "master_process", "sendfile",
@@ -37,14 +40,15 @@ const READ: [&str; 26] = [
 ];
 
 /// The settings about limits that apply at a level (`http`, `server` or `location`), its own or inherited ones.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Limits<'d> {
     requests: Vec<&'d Directive>,
     connections: Vec<&'d Directive>,
     /// The `allow` and `deny` directives.
     access: Vec<&'d Directive>,
-    request_status: u64,
-    connection_status: u64,
+    /// The statuses of denials, if they are not [`DENIED`].
+    request_status: Option<u64>,
+    connection_status: Option<u64>,
     request_dry_run: bool,
     connection_dry_run: bool,
     real_ip: RealIp<'d>,
@@ -106,20 +110,7 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
         .flat_map(|top| if top.name() == "http" { top.block().iter().collect() } else { vec![top] })
         .collect();
     reader.define(&http);
-    let limits = Limits {
-        requests: Vec::new(),
-        connections: Vec::new(),
-        access: Vec::new(),
-        request_status: 503,
-        connection_status: 503,
-        request_dry_run: false,
-        connection_dry_run: false,
-        real_ip: RealIp::default(),
-        keeps_host: false,
-        max_body: None,
-        server_name: "",
-    };
-    let limits = reader.level(&http, &limits);
+    let limits = reader.level(&http, &Limits::default());
     let servers: Vec<&Directive> = http.iter().copied().filter(|one| one.name() == "server").collect();
     let defaults = defaults(&servers);
     let mut carried = Vec::new();
@@ -175,12 +166,10 @@ impl<'d> Reader<'d, '_> {
                         self.note(one, "is left out: it gets no requests while others are up");
                         continue;
                     }
-                    let weight = one.arguments().iter().find_map(|word| word.strip_prefix("weight="));
-                    let others = one.arguments().iter().skip(1).any(|word| !word.starts_with("weight="));
-                    if others {
+                    if one.arguments().iter().skip(1).any(|word| !word.starts_with("weight=")) {
                         self.note(one, "only the address and the weight are carried over");
                     }
-                    let weight = weight.and_then(|weight| weight.parse().ok()).unwrap_or(1);
+                    let weight = one.option("weight=").and_then(|weight| weight.parse().ok()).unwrap_or(1);
                     upstream.nodes.push((node(one.argument(), 80), weight));
                 }
                 "least_conn" => upstream.balance = Some("least_requests".to_owned()),
@@ -205,7 +194,7 @@ impl<'d> Reader<'d, '_> {
     fn level(&self, block: &[&'d Directive], outer: &Limits<'d>) -> Limits<'d> {
         let all = |name: &str| block.iter().copied().filter(|one| one.name() == name).collect::<Vec<_>>();
         let last = |name: &str| all(name).last().map(|one| one.argument());
-        let status = |name: &str, outer: u64| last(name).and_then(|status| status.parse().ok()).unwrap_or(outer);
+        let status = |name: &str, outer: Option<u64>| last(name).and_then(|status| status.parse().ok()).or(outer);
         let or = |own: Vec<&'d Directive>, outer: &Vec<&'d Directive>| if own.is_empty() { outer.clone() } else { own };
         let sets_headers = all("proxy_set_header");
         let is_kept = |one: &&Directive| {
@@ -278,17 +267,7 @@ impl<'d> Reader<'d, '_> {
             server_name: all("server_name").next().map_or("", Directive::argument),
             ..self.level(&block, outer)
         };
-        let mut hosts = Vec::new();
-        for name in all("server_name").flat_map(Directive::arguments) {
-            match name.strip_prefix('.') {
-                _ if name == "_" || name.is_empty() => {}
-                _ if name.starts_with('~') || name.ends_with(".*") => {
-                    self.note(server, &format!("the name {name} is left out"))
-                }
-                Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),
-                None => hosts.push(name.clone()),
-            }
-        }
+        let hosts = self.hosts(server);
         let takes_any = hosts.is_empty() || (is_default_at_all && !self.has_default);
         if hosts.is_empty() && !is_default {
             self.note(server, "is left out: it names no host, and is the default at none of its addresses");
@@ -326,6 +305,23 @@ impl<'d> Reader<'d, '_> {
         true
     }
 
+    /// The hosts that a server names.
+    fn hosts(&self, server: &Directive) -> Vec<String> {
+        let mut hosts = Vec::new();
+        let names = server.block().iter().filter(|one| one.name() == "server_name").flat_map(Directive::arguments);
+        for name in names {
+            match name.strip_prefix('.') {
+                _ if name == "_" || name.is_empty() => {}
+                _ if name.starts_with('~') || name.ends_with(".*") => {
+                    self.note(server, &format!("the name {name} is left out"))
+                }
+                Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),
+                None => hosts.push(name.clone()),
+            }
+        }
+        hosts
+    }
+
     /// Adds a note that a location is left out, at the directive `at`. It names what refuses requests of the location: they
     /// are taken by another one.
     fn leave_out<T>(&self, location: &Directive, at: &Directive, why: &str) -> Option<T> {
@@ -358,7 +354,6 @@ impl<'d> Reader<'d, '_> {
         self.leave_out_inner(location);
         let is_refused = refuses(&block);
         let (path, path_match) = self.path_of(location)?;
-        let is_exact = matches!(path_match, PathMatch::Exact(_));
         if is_refused && path_match == PathMatch::default() && hosts.is_empty() {
             self.note(location, "is left out: it does not proxy");
             return None;
@@ -372,12 +367,7 @@ impl<'d> Reader<'d, '_> {
             effects: Effects::refusal(),
         };
         if is_refused {
-            let others: Vec<&Directive> = block.iter().copied().filter(|one| !GUARDS.contains(&one.name())).collect();
-            self.level(&others, outer);
-            let is_internal = block.iter().any(|one| one.name() == "internal");
-            if is_internal || refusal(&block).is_some_and(|status| status != 403) {
-                self.note(location, "refuses requests with 403 here");
-            }
+            self.note_refusal(location, &block, outer);
             return Some(rule);
         }
         let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
@@ -386,13 +376,9 @@ impl<'d> Reader<'d, '_> {
         let Some((upstream, target)) = self.target(to) else {
             return self.leave_out(location, to, "only URLs without variables are carried over");
         };
-        let rewrite = match target.filter(|target| target != path) {
-            Some(target) if is_exact || target.ends_with('/') != path.ends_with('/') => {
-                let why = "only paths that both end with `/`, or both do not, are carried over";
-                return self.leave_out(location, to, why);
-            }
-            Some(target) => (path.trim_end_matches('/').to_owned(), target.trim_end_matches('/').to_owned()),
-            None => (String::new(), String::new()),
+        let Some(rewrite) = rewrite(path, &rule.matches.path, target.as_deref()) else {
+            let why = "only paths that both end with `/`, or both do not, are carried over";
+            return self.leave_out(location, to, why);
         };
         let limits = self.level(&block, outer);
         self.real_ips.push(limits.real_ip.clone());
@@ -400,6 +386,16 @@ impl<'d> Reader<'d, '_> {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }
         Some(Rule { upstreams: vec![(upstream, 1)], effects: self.effects_of(&limits, rewrite), ..rule })
+    }
+
+    /// Adds the notes about a location that refuses all requests.
+    fn note_refusal(&self, location: &Directive, block: &[&'d Directive], outer: &Limits<'d>) {
+        let others: Vec<&Directive> = block.iter().copied().filter(|one| !GUARDS.contains(&one.name())).collect();
+        self.level(&others, outer);
+        let is_internal = block.iter().any(|one| one.name() == "internal");
+        if is_internal || refusal(block).is_some_and(|status| status != 403) {
+            self.note(location, "refuses requests with 403 here");
+        }
     }
 
     /// The path of a location, and its match. `None` if the location is left out.
@@ -427,7 +423,8 @@ impl<'d> Reader<'d, '_> {
             self.note(first, message);
         }
         used.extend(limits.connections.iter().filter_map(|one| self.limit(one, limits)));
-        let denied = (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status));
+        let denied =
+            (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status.unwrap_or(DENIED)));
         let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));
         Effects {
             limits: used,
@@ -450,6 +447,13 @@ impl<'d> Reader<'d, '_> {
         }
         Some((self.front.upstream(upstream), url.path.map(str::to_owned)))
     }
+}
+
+/// The rewrite of a location's path to that of its `proxy_pass`; `None` where tollgate cannot rewrite so.
+fn rewrite(path: &str, path_match: &PathMatch, target: Option<&str>) -> Option<(String, String)> {
+    let Some(target) = target.filter(|target| *target != path) else { return Some(Default::default()) };
+    let is_prefix = matches!(path_match, PathMatch::Below(_)) && target.ends_with('/') == path.ends_with('/');
+    is_prefix.then(|| (path.trim_end_matches('/').to_owned(), target.trim_end_matches('/').to_owned()))
 }
 
 /// The name of the rule for these hosts and paths.

@@ -1,7 +1,7 @@
 //! Zones: the keys of `limit_req_zone` and `limit_conn_zone`, and the limits that use the zones.
 
 use super::syntax::Directive;
-use super::{Limits, Reader};
+use super::{DENIED, Limits, Reader};
 use crate::config::import::front::{KeyPart, LimitSettings, denied_with};
 use crate::config::import::matches::{Match, ScopedLimit, network};
 
@@ -170,7 +170,7 @@ impl Reader<'_, '_> {
         let (algorithm, over_limit, is_dry_run) = match zone.rate {
             Some(rate) => (self.rate_of_requests(use_of, rate), None, limits.request_dry_run),
             None => {
-                let over_limit = Some(denied_with(limits.connection_status));
+                let over_limit = Some(denied_with(limits.connection_status.unwrap_or(DENIED)));
                 (self.number_of_connections(use_of)?, over_limit, limits.connection_dry_run)
             }
         };
