@@ -157,16 +157,9 @@ fn number_word(text: &[u8]) -> (Option<u64>, &[u8]) {
     (digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok()), rest)
 }
 
-fn text(bytes: &[u8]) -> Cow<'_, str> {
-    match str::from_utf8(bytes) {
-        Ok(text) => Cow::Borrowed(text),
-        Err(_) => String::from_utf8_lossy(bytes),
-    }
-}
-
 fn unescaped_text(bytes: &[u8]) -> Cow<'_, str> {
     match unescaped(bytes) {
-        Cow::Borrowed(bytes) => text(bytes),
+        Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
         Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
     }
 }

@@ -1,6 +1,5 @@
 //! Reports as one self-contained HTML page: tables, and a picture of each limit over time.
 
-use std::fmt::Write as _;
 use std::io;
 
 use super::play::{Player, RulesetRun};
@@ -19,8 +18,8 @@ const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:75
 /// The report as an HTML page. Errors: a picture cannot be drawn.
 pub fn page<W: io::Write>(played: &CompleteReport, player: &Player<W>) -> Result<String, PlotError> {
     let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
-    push(&mut page, format_args!("<title>tollgate replay</title><style>{STYLE}</style></head><body>\n"));
-    push(&mut page, format_args!("<h1>{}</h1>\n", escaped(&played.rules.config)));
+    page.push_str(&format!("<title>tollgate replay</title><style>{STYLE}</style></head><body>\n"));
+    page.push_str(&format!("<h1>{}</h1>\n", escaped(&played.rules.config)));
     sections(played).iter().for_each(|section| push_section(&mut page, section));
     pictures(&mut page, player)?;
     page.push_str("</body></html>\n");
@@ -29,9 +28,9 @@ pub fn page<W: io::Write>(played: &CompleteReport, player: &Player<W>) -> Result
 
 fn push_section(page: &mut String, Section { title, header, rows, lines, .. }: &Section) {
     match title.strip_prefix(CHAPTER) {
-        Some(chapter) => push(page, format_args!("<h2>{}</h2>\n", escaped(chapter))),
+        Some(chapter) => page.push_str(&format!("<h2>{}</h2>\n", escaped(chapter))),
         None if title.is_empty() => {}
-        None => push(page, format_args!("<h3>{}</h3>\n", escaped(title))),
+        None => page.push_str(&format!("<h3>{}</h3>\n", escaped(title))),
     }
     let row = |cells: &[String], tag: &str| -> String {
         let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
@@ -40,9 +39,9 @@ fn push_section(page: &mut String, Section { title, header, rows, lines, .. }: &
     if !rows.is_empty() {
         let header = if header.is_empty() { String::new() } else { row(header, "th") };
         let rows: String = rows.iter().map(|cells| row(cells, "td")).collect();
-        push(page, format_args!("<table>{header}{rows}</table>\n"));
+        page.push_str(&format!("<table>{header}{rows}</table>\n"));
     }
-    lines.iter().for_each(|line| push(page, format_args!("<p>{}</p>\n", escaped(line))));
+    lines.iter().for_each(|line| page.push_str(&format!("<p>{}</p>\n", escaped(line))));
 }
 
 /// Draws each limit that had requests, over time, and beside it the limit of the same name among the other rules.
@@ -56,7 +55,7 @@ fn pictures<W: io::Write>(page: &mut String, player: &Player<W>) -> Result<(), P
         let columns: Vec<Column> = column(&player.side, position).into_iter().chain(other).collect();
         if !columns.is_empty() {
             let name = escaped(&limit.name);
-            push(page, format_args!("<h3>{name} over time, from {begins} on</h3>\n{}\n", plot::svg(&columns)?));
+            page.push_str(&format!("<h3>{name} over time, from {begins} on</h3>\n{}\n", plot::svg(&columns)?));
         }
     }
     Ok(())
@@ -73,11 +72,4 @@ fn column(side: &RulesetRun, position: usize) -> Option<Column> {
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
-    // writing to a string cannot fail
-    if page.write_fmt(text).is_err() {
-        page.push('\n');
-    }
 }

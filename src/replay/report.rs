@@ -9,12 +9,13 @@ use super::fields::WantedFields;
 use super::play::{Player, RulesetRun};
 use super::record::LogPosition;
 use super::reorder::ReorderStats;
-use super::tally::{DenialCounts, LimitTally, Minute, OutcomeCounts, share};
+use super::tally::{DenialCounts, LimitTally, Minute, OutcomeCounts};
 use super::top::DeniedKey;
 use super::{notes, when};
 use crate::algorithm::Rule;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{PlanId, Ruleset};
+use crate::simulation::render::ratio;
 use crate::units::Nanos;
 
 /// The complete report of a replay.
@@ -197,7 +198,7 @@ impl CompleteReport {
     /// let pass. `None` if no request got as far as the limits.
     pub fn denied_share(&self) -> Option<f64> {
         let all = self.comparison.as_ref().map_or(self.rules.all.offered, |difference| difference.cells.all());
-        self.denied_at_least.and_then(|denied| share(denied, all))
+        self.denied_at_least.and_then(|denied| ratio(denied, all))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::algorithm::Decision;
 use crate::charge::Charge;
 use crate::ruleset::Ruleset;
 use crate::ruleset::verdict::Standing;
+use crate::simulation::render::ratio;
 use crate::simulation::series::{Bin, Series};
 use crate::units::{Cost, Nanos};
 
@@ -98,7 +99,7 @@ impl DenialCounts {
 
     /// The share of denied requests, 0 to 1; `None` if there was no request.
     pub(super) fn share(&self) -> Option<f64> {
-        share(self.denied, self.offered)
+        ratio(self.denied, self.offered)
     }
 
     /// The first minute with the most denials, if there is a denial.
@@ -119,11 +120,6 @@ impl Serialize for DenialCounts {
         object.serialize_field("worst_minute", &self.worst())?;
         object.end()
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
-pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 // === impl Tally ===

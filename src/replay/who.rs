@@ -1,7 +1,5 @@
 //! Describes keys and callers in words, without secrets.
 
-use std::fmt::Write as _;
-
 use super::replayer::KeySource;
 use crate::gateway::explain::masked::may_be_secret;
 use crate::ruleset::Ruleset;
@@ -83,17 +81,12 @@ fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut shown = String::with_capacity(text.len());
     for (count, c) in text.chars().enumerate() {
-        if count == LONGEST {
-            shown.push('…');
-            break;
-        }
         match c {
-            c if c.is_control() => {
-                // writing to a string cannot fail
-                if write!(shown, "{}", c.escape_default()).is_err() {
-                    shown.push('?');
-                }
+            _ if count == LONGEST => {
+                shown.push('…');
+                break;
             }
+            c if c.is_control() => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }

@@ -136,7 +136,8 @@ fn share(report: &LimitReport) -> Option<f64> {
     ratio(report.admitted, report.offered)
 }
 
+/// The share of a part in the whole, 0 to 1; `None` if the whole is nothing.
 #[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
-fn ratio(part: u64, whole: u64) -> Option<f64> {
+pub fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }

@@ -10,7 +10,7 @@ use crate::simulation::{Arrival, KeyNumber, SimulatedLimit, Traffic};
 use crate::units::{Cost, Nanos, Rate, greatest_common_divisor};
 
 /// The numbers of one limit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LimitReport {
     /// The limit.
     pub name: String,
@@ -107,20 +107,8 @@ impl TokenTally {
             name: subject.name.clone(),
             algorithm: subject.algorithm.as_str(),
             words: rule.describe_above(subject.floor),
-            offered: 0,
-            offered_tokens: 0,
-            admitted: 0,
-            admitted_tokens: 0,
-            delayed: 0,
-            denied: 0,
-            never: 0,
-            keys: 0,
-            longest_gap: None,
-            worst_window: None,
-            waits: Quantiles::default(),
-            latency: None,
-            most_waiting: 0,
             abuse: abuse.and_then(|factor| Abuse::of(subject, factor)),
+            ..LimitReport::default()
         };
         let policy = subject.policy(rule);
         Self {

@@ -199,12 +199,9 @@ impl Keys {
 
 /// A field of digits as a number; blanks around them are allowed.
 fn whole(field: &[u8]) -> Option<u64> {
-    let digits = field.trim_ascii();
-    let value = digits.iter().try_fold(0_u64, |value, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        value.checked_mul(10)?.checked_add(digit)
-    });
-    value.filter(|_| !digits.is_empty())
+    let digits = str::from_utf8(field.trim_ascii()).ok()?;
+    // `parse` takes a sign, too
+    digits.parse().ok().filter(|_| !digits.starts_with('+'))
 }
 
 /// A field for an error message: on one line and shortened.

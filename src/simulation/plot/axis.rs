@@ -23,7 +23,7 @@ impl Unit {
     /// The unit in which `longest` is a number of at least 3, so that an axis has whole numbers on it: `2.5 s` is shown
     /// in ms, `90 s` in s, `5 min` in min.
     pub(super) fn for_time(longest: Nanos) -> Self {
-        let fits = |unit: &&Self| as_f64(longest) >= 3.0 * unit.nanos;
+        let fits = |unit: &&Self| nanos(longest) >= 3.0 * unit.nanos;
         *UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0])
     }
 
@@ -35,7 +35,7 @@ impl Unit {
 
     /// A time in this unit.
     pub(super) fn of(self, time: Nanos) -> f64 {
-        as_f64(time) / self.nanos
+        nanos(time) / self.nanos
     }
 
     /// A number per second as a number per this unit.
@@ -45,7 +45,7 @@ impl Unit {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for a picture")]
-const fn as_f64(time: Nanos) -> f64 {
+const fn nanos(time: Nanos) -> f64 {
     time.get() as f64
 }
 
