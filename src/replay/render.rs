@@ -86,7 +86,7 @@ pub fn csv(played: &CompleteReport, output: impl io::Write) -> io::Result<()> {
             }
         }
         for route in &report.routes {
-            rows.write_record(row([&report.config, &route.route, "", "", ""], &route.line))?;
+            rows.write_record(row([&report.config, &route.route, "", "", ""], &route.counts))?;
         }
     }
     rows.flush()
@@ -145,8 +145,8 @@ fn of_report(report: &ReplayReport) -> Vec<Section> {
         numbers(&names, &plan.line)
     });
     sections.extend(counts(&["limit", "plan", "over it"], limits.collect()));
-    let routes = report.routes.iter().filter(|route| route.line.offered > 0);
-    sections.extend(counts(&["route"], routes.map(|route| numbers(&[&route.route], &route.line)).collect()));
+    let routes = report.routes.iter().filter(|route| route.counts.offered > 0);
+    sections.extend(counts(&["route"], routes.map(|route| numbers(&[&route.route], &route.counts)).collect()));
     let denying = report.limits.iter().filter(|limit| !limit.top.is_empty());
     sections.extend(denying.map(|limit| Section {
         title: format!("over {} most often ({}):", limit.limit, exactness(limit)),
@@ -178,7 +178,7 @@ fn of_difference(difference: &Difference, first: &str, second: &str) -> Vec<Sect
     let title = format!("{CHAPTER}{first} against {second}, request by request");
     let header = ["", "requests", "denied by both", "denied only by", "denied only by", "by neither"];
     let mut rows = vec![["", "", "", first, second, ""].map(str::to_owned).to_vec()];
-    let routes = difference.routes.iter().map(|route| (route.route.as_str(), route.cells));
+    let routes = difference.routes.iter().map(|route| (route.route.as_str(), route.counts));
     for (name, cells) in std::iter::once(("all", difference.cells)).chain(routes) {
         let counts = [cells.all(), cells.both, cells.only_first, cells.only_second, cells.neither];
         rows.push(std::iter::once(name.to_owned()).chain(counts.map(|count| count.to_string())).collect());

@@ -69,7 +69,7 @@ pub struct ReplayReport {
     /// The reports of the limits.
     pub limits: Vec<LimitReport>,
     /// The counts by route.
-    pub routes: Vec<RouteReport>,
+    pub routes: Vec<OfRoute<DenialCounts>>,
 }
 
 /// The report of one limit.
@@ -105,12 +105,12 @@ pub struct PlanReport {
 
 /// The counts of one route.
 #[derive(Clone, Debug, Serialize)]
-pub struct RouteReport {
+pub struct OfRoute<T> {
     /// The route.
     pub route: String,
     /// The numbers.
     #[serde(flatten)]
-    pub line: DenialCounts,
+    pub counts: T,
 }
 
 /// The difference between two sets of rules.
@@ -122,21 +122,11 @@ pub struct Difference {
     /// The number of requests that only one set refuses before any limit, or that both refuse for different causes.
     pub refused_differently: u64,
     /// The counts by route of the rules to try.
-    pub routes: Vec<RouteDifference>,
+    pub routes: Vec<OfRoute<DenialMatrix>>,
     /// The requests that only the rules to try deny.
     pub denied_only_here: OneSidedDenials,
     /// The requests that only the other rules deny.
     pub denied_only_there: OneSidedDenials,
-}
-
-/// The difference on one route.
-#[derive(Clone, Debug, Serialize)]
-pub struct RouteDifference {
-    /// The route.
-    pub route: String,
-    /// The numbers.
-    #[serde(flatten)]
-    pub cells: DenialMatrix,
 }
 
 /// Requests that one set of rules denies and the other does not.
@@ -213,9 +203,7 @@ impl ReplayReport {
             decisions: side.tally.outcome_counts(),
             refused: side.tally.refused.clone(),
             limits: limits.map(|(limit, tally)| LimitReport::of(ruleset, limit, tally, most)).collect(),
-            routes: routes
-                .map(|(route, count)| RouteReport { route: route.name.clone(), line: count.clone() })
-                .collect(),
+            routes: routes.map(|(route, count)| OfRoute { route: route.name.clone(), counts: count.clone() }).collect(),
         }
     }
 }
@@ -279,7 +267,7 @@ impl Difference {
         };
         let routes = comparison.routes.iter().filter_map(|(route, cells)| {
             let route = first.matcher.routes().get(*route)?.name.clone();
-            Some(RouteDifference { route, cells: *cells })
+            Some(OfRoute { route, counts: *cells })
         });
         Self {
             cells: comparison.cells,
