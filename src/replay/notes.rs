@@ -55,62 +55,60 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: ReorderStats, wanted: &
 
 /// The notes on values of requests, callers and costs that the log lacks.
 fn missing_input_notes(side: &RulesetRun) -> Vec<String> {
-    let mut notes = Vec::new();
-    let (rules, missing_inputs) = (side.replayer.rules(), side.replayer.missing_inputs());
-    if missing_inputs.requests > 0 {
-        notes.push(format!(
-            "{} no method or no path: counted as malformed (--field method=PATH and --field path=PATH say where they are)",
-            counted_with(missing_inputs.requests, "line", ["tells", "tell"]),
-        ));
-    }
-    if missing_inputs.callers > 0 {
-        let become_what = match rules.ruleset.customers.as_ref().and_then(|rules| rules.anonymous) {
-            Some(_) => "count as anonymous callers, told apart by address",
-            None => "are refused",
-        };
-        notes.push(format!(
-            "{} no credential: they {become_what} (--plan gives them a plan, --field customer=PATH says where the name is)",
-            counted_with(
-                missing_inputs.callers,
-                "request",
-                ["tells of no customer and shows", "tell of no customer and show"]
-            ),
-        ));
-    }
-    if missing_inputs.customers > 0 {
-        notes.push(format!(
-            "{} of customers whom the directory does not hold, and nothing tells their plan: they are treated as unknown \
-             (--plan gives them a plan)",
-            counted(missing_inputs.customers, "request"),
-        ));
-    }
-    if let Some(server) = match *rules.directory {
+    let (rules, missing) = (side.replayer.rules(), side.replayer.missing_inputs());
+    let anonymous = match rules.ruleset.customers.as_ref().and_then(|rules| rules.anonymous) {
+        Some(_) => "count as anonymous callers, told apart by address",
+        None => "are refused",
+    };
+    let unasked = match *rules.directory {
         Directory::Lookup(_) => Some("Redis or a service, which"),
         Directory::Postgres(_) if rules.directory.table().is_none() => {
             Some("PostgreSQL, of which there is no snapshot and which")
         }
         Directory::Empty | Directory::File(_) | Directory::Postgres(_) => None,
-    } {
-        notes.push(format!("customers stand in {server} is not asked: plans are those of the lines, or of --plan"));
-    }
-    if missing_inputs.addresses > 0 {
-        notes.push(format!("{} no address", counted_with(missing_inputs.addresses, "request", ["tells", "tell"])));
-    }
-    if missing_inputs.clients > 0 {
-        let header = rules.ruleset.client_address.header.name();
-        notes.push(format!(
-            "{} from trusted proxies without the header {header}: they count by the addresses of the proxies (--field \
-             header.{header}=PATH says where it is)",
-            counted_with(missing_inputs.clients, "request", ["comes", "come"]),
-        ));
-    }
-    if missing_inputs.costs > 0 {
-        notes.push(format!(
-            "{} whose cost only the response told: what was reserved stays taken",
-            counted(missing_inputs.costs, "request"),
-        ));
-    }
-    notes
+    };
+    let header = rules.ruleset.client_address.header.name();
+    let note = |count: u64, what, verbs, rest: &str| {
+        (count > 0).then(|| format!("{} {rest}", counted_with(count, what, verbs)))
+    };
+    let notes = [
+        note(
+            missing.requests,
+            "line",
+            ["tells", "tell"],
+            "no method or no path: counted as malformed (--field method=PATH and --field path=PATH say where they are)",
+        ),
+        note(
+            missing.callers,
+            "request",
+            ["tells of no customer and shows", "tell of no customer and show"],
+            &format!(
+                "no credential: they {anonymous} (--plan gives them a plan, --field customer=PATH says where the name is)"
+            ),
+        ),
+        note(
+            missing.customers,
+            "request",
+            ["of"; 2],
+            "customers whom the directory does not hold, and nothing tells their plan: they are treated as unknown \
+             (--plan gives them a plan)",
+        ),
+        unasked.map(|server| {
+            format!("customers stand in {server} is not asked: plans are those of the lines, or of --plan")
+        }),
+        note(missing.addresses, "request", ["tells", "tell"], "no address"),
+        note(
+            missing.clients,
+            "request",
+            ["comes", "come"],
+            &format!(
+                "from trusted proxies without the header {header}: they count by the addresses of the proxies (--field \
+                 header.{header}=PATH says where it is)"
+            ),
+        ),
+        note(missing.costs, "request", ["whose"; 2], "cost only the response told: what was reserved stays taken"),
+    ];
+    notes.into_iter().flatten().collect()
 }
 
 fn of_side(side: &RulesetRun) -> Vec<String> {
