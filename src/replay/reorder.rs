@@ -48,13 +48,7 @@ pub(super) struct ReorderBuffer {
     pushed: u64,
     /// The memory that the lines take.
     bytes: usize,
-    output: OrderedOutput,
-}
-
-/// The requests shown so far.
-#[derive(Default)]
-struct OrderedOutput {
-    /// The time of the last request.
+    /// The time of the last request that was shown.
     last: Nanos,
     disorder: ReorderStats,
 }
@@ -62,13 +56,13 @@ struct OrderedOutput {
 impl ReorderBuffer {
     /// An empty buffer that holds lines back for `window` at most.
     pub(super) fn new(window: Nanos) -> Self {
-        let (ended, output) = (Nanos::ZERO, OrderedOutput::default());
-        Self { window, tells_starts: false, ended, lines: BTreeMap::new(), pushed: 0, bytes: 0, output }
+        let (ended, last, disorder) = (Nanos::ZERO, Nanos::ZERO, ReorderStats::default());
+        Self { window, tells_starts: false, ended, lines: BTreeMap::new(), pushed: 0, bytes: 0, last, disorder }
     }
 
     /// How far the lines were out of order.
     pub(super) const fn disorder(&self) -> ReorderStats {
-        self.output.disorder
+        self.disorder
     }
 
     /// Takes a line, and shows to `each` the requests that no later line can precede.
@@ -82,7 +76,7 @@ impl ReorderBuffer {
         self.tells_starts |= record.is_start || record.took.is_some() || record.charges.is_some();
         let began = record.began();
         if !self.tells_starts {
-            return self.output.emit(spot, began, &record, each);
+            return self.emit(spot, began, &record, each);
         }
         self.ended = self.ended.max(record.ended());
         self.bytes = self.bytes.saturating_add(record.memory());
@@ -111,11 +105,9 @@ impl ReorderBuffer {
     fn show_first<E>(&mut self, each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
         let Some(((began, _), (spot, record))) = self.lines.pop_first() else { return Ok(()) };
         self.bytes = self.bytes.saturating_sub(record.memory());
-        self.output.emit(spot, began, &record, each)
+        self.emit(spot, began, &record, each)
     }
-}
 
-impl OrderedOutput {
     fn emit<E>(
         &mut self,
         spot: LogPosition,
