@@ -226,11 +226,10 @@ impl Replayer {
         let refused_before = refused_before(record);
         let is_final = |cause: &&str| record.target.is_none() || !CALLER_REFUSAL_CAUSES.contains(cause);
         let host = host.of(record, &rules.default_host);
+        let missing_inputs = &mut charger.missing_inputs;
         let target = match refused_before.filter(is_final) {
             Some(cause) => Err(cause),
-            None => {
-                target_of(ruleset, record, headers, host, &mut charger.missing_inputs).map_err(|answer| answer.cause())
-            }
+            None => target_of(ruleset, record, headers, host, missing_inputs).map_err(|answer| answer.cause()),
         };
         let target = match target {
             Ok(target) => target,
@@ -243,14 +242,11 @@ impl Replayer {
             Err(refusal) => return seen(&refused(refusal), ruleset),
         };
         let route = ruleset.matcher.route(id);
-        let (resolved, plan) = match &caller {
-            Some(caller) => {
-                let resolved = request.resolved(ruleset, route, caller);
-                let plan = resolved.plan.map(|(plan, _)| plan);
-                (resolved, plan)
-            }
-            None => (ruleset.resolve_unidentified(route), None),
+        let resolved = match &caller {
+            Some(caller) => request.resolved(ruleset, route, caller),
+            None => ruleset.resolve_unidentified(route),
         };
+        let plan = caller.as_ref().and(resolved.plan).map(|(plan, _)| plan);
         let known = Some(KeySource::Request(&facts, &resolved));
         seen(&ReplayDecision { at, route: Some(id), plan, refused: None, bypassed, charges, verdict, known }, ruleset)
     }
@@ -284,14 +280,10 @@ impl RequestCharger {
             .and_then(|()| Caller::check_before_identification(ruleset, route, facts))
             .map_err(|answer| refuse(answer.cause()))?;
         let is_preflight = is_preflight(route, record, facts);
-        let caller = match (refused_before, &ruleset.customers) {
-            (Some(cause), _) => Err(cause),
-            (None, _) if asks_usage => Err(USAGE),
-            (None, Some(asked)) if !is_preflight => self
-                .callers
-                .find(rules, asked, record, facts, arrival.earliest, &mut self.missing_inputs)
-                .map_err(|answer| answer.cause()),
-            (None, _) => Ok(Caller::UNKNOWN),
+        let caller = match refused_before.or(asks_usage.then_some(USAGE)) {
+            Some(cause) => Err(cause),
+            None if is_preflight => Ok(Caller::UNKNOWN),
+            None => self.caller(rules, request),
         };
         let is_denied = self.charge_early(ruleset, route, request, &caller).map_err(|answer| refuse(answer.cause()))?;
         if is_denied && !asks_usage {
@@ -303,10 +295,7 @@ impl RequestCharger {
             return Err(refuse(Answer::AccessDenied.cause()));
         }
         let resolved = request.resolved(ruleset, route, &caller);
-        for missing in self.missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
-            let is_missing = key::value(&missing.part, facts, &resolved) == Err(ValueFault::Missing);
-            missing.count += u64::from(is_missing);
-        }
+        self.count_missing(route, facts, &resolved);
         let bypassed = is_preflight || route.bypass.covers(facts, caller.customer());
         self.charges.clear();
         let made =
@@ -317,6 +306,21 @@ impl RequestCharger {
         made.map_err(|fault| refuse(Answer::from(fault).cause()))?;
         let verdict = self.ledger.charge(ruleset, record, facts, &mut self.charges, arrival);
         Ok(RequestCharge { route: id, caller: Some(caller), bypassed, charges: &self.charges, verdict })
+    }
+
+    fn caller(&mut self, rules: &ReplayRules, request: &ReplayedRequest<'_>) -> Result<Caller, &'static str> {
+        let ReplayedRequest { record, arrival, facts, .. } = *request;
+        let Some(asked) = &rules.ruleset.customers else { return Ok(Caller::UNKNOWN) };
+        let found = self.callers.find(rules, asked, record, facts, arrival.earliest, &mut self.missing_inputs);
+        found.map_err(|answer| answer.cause())
+    }
+
+    /// Counts the parts of the keys of the route's limits that a request lacks.
+    fn count_missing(&mut self, route: &Route, facts: &Facts<'_>, resolved: &Resolved<'_>) {
+        for missing in self.missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
+            let is_missing = key::value(&missing.part, facts, resolved) == Err(ValueFault::Missing);
+            missing.count += u64::from(is_missing);
+        }
     }
 
     /// Charges a request under the limits that need no caller, if it is refused, or if one of them denies it and the
