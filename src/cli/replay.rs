@@ -151,6 +151,40 @@ const NOTHING_OFFERED: &str = "--fail-if-denied: no request gets as far as the l
 /// How often progress is shown, in lines.
 const SHOW_EVERY: u64 = 1 << 14;
 
+/// The rules to try, and the rules to compare with and their file.
+struct OpenedRules<'a> {
+    tried: ReplayRules,
+    against: Option<(&'a Path, ReplayRules)>,
+}
+
+impl<'a> OpenedRules<'a> {
+    fn open(args: &'a ReplayArgs) -> Result<Self, Box<dyn Error>> {
+        let tried = open_rules(args, &args.config, &args.changes)?;
+        let against = args.against.as_ref().or((!args.changes.is_empty()).then_some(&args.config));
+        let against = against.map(|path| Ok::<_, Box<dyn Error>>((path.as_path(), open_rules(args, path, &[])?)));
+        Ok(Self { tried, against: against.transpose()? })
+    }
+
+    fn player<W: Write>(
+        self,
+        args: &ReplayArgs,
+        within: SecondPlacement,
+        decisions: Option<DecisionWriter<W>>,
+        wanted: &WantedFields,
+    ) -> Player<W> {
+        let replayer = |rules| Replayer::new(rules, wanted, args.hold, KeyHasher::new(&rand::random()));
+        let side = |name: String, replayer| RulesetRun::new(name, replayer, args.html.is_some());
+        let against = self.against.map(|(path, rules)| side(path.display().to_string(), replayer(rules)));
+        let tried = match within {
+            SecondPlacement::Spread => replayer(self.tried),
+            SecondPlacement::Best => replayer(self.tried).only_certain(),
+        };
+        let changed = if args.changes.is_empty() { "" } else { " with --set" };
+        let tried = side(format!("{}{changed}", args.config.display()), tried);
+        Player::new(tried, against, within, decisions, wanted)
+    }
+}
+
 /// Runs the command: a log named `-` comes from `input`, the report goes to `output`.
 pub fn execute(
     args: &ReplayArgs,
@@ -159,11 +193,8 @@ pub fn execute(
     mut errors: impl Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     refuse_to_overwrite(args)?;
-    let rules = open_rules(args, &args.config, &args.changes)?;
-    let against = args.against.as_deref().or((!args.changes.is_empty()).then_some(&args.config));
-    let open_against = || against.map(|path| Ok::<_, Box<dyn Error>>((path, open_rules(args, path, &[])?))).transpose();
-    let against = open_against()?;
-    let rulesets = std::iter::once(&rules).chain(against.as_ref().map(|(_, rules)| rules));
+    let opened = OpenedRules::open(args)?;
+    let rulesets = std::iter::once(&opened.tried).chain(opened.against.as_ref().map(|(_, rules)| rules));
     let wanted = WantedFields::of(rulesets.map(|rules| &rules.ruleset));
     let (logs, progress) = crate::replay::source::open(&args.logs, input)?;
     let mut reading = MergedLogs::new(
@@ -182,28 +213,15 @@ pub fn execute(
     }
     let decisions = args.decisions.as_deref().map(|path| {
         let file = File::create(path).map(BufWriter::new);
-        let writer = file.and_then(|file| DecisionWriter::new(file, reading.names(), against.is_some()));
+        let writer = file.and_then(|file| DecisionWriter::new(file, reading.names(), opened.against.is_some()));
         writer.map_err(|error| unwritten(path, &error))
     });
-    let replayer = |rules| Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
-    let side = |name: String, replayer| RulesetRun::new(name, replayer, args.html.is_some());
-    let changed = if args.changes.is_empty() { "" } else { " with --set" };
-    let player = |rules, against: Option<(&Path, ReplayRules)>, within, decisions| {
-        let against = against.map(|(path, rules)| side(path.display().to_string(), replayer(rules)));
-        let tried = match within {
-            SecondPlacement::Spread => replayer(rules),
-            SecondPlacement::Best => replayer(rules).only_certain(),
-        };
-        Player::new(side(format!("{}{changed}", args.config.display()), tried), against, within, decisions, &wanted)
-    };
     // this player needs states of its own, and so rules of its own
     let mut best = match args.fail_if_denied {
-        Some(_) => {
-            Some(player(open_rules(args, &args.config, &args.changes)?, open_against()?, SecondPlacement::Best, None))
-        }
+        Some(_) => Some(OpenedRules::open(args)?.player(args, SecondPlacement::Best, None, &wanted)),
         None => None,
     };
-    let mut player = player(rules, against, SecondPlacement::Spread, decisions.transpose()?);
+    let mut player = opened.player(args, SecondPlacement::Spread, decisions.transpose()?, &wanted);
 
     play(&mut reading, &mut player, best.as_mut(), &progress)?;
     let played = CompleteReport::new(&player, best.as_ref(), reading.names(), reading.disorder(), &wanted, args.top);
