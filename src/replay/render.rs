@@ -8,6 +8,7 @@ use super::tally::{DenialCounts, Minute};
 use super::top::DeniedKey;
 use super::when;
 use crate::simulation::render::columns;
+use crate::simulation::rows::io_error;
 use crate::units::Nanos;
 
 /// A section of a report for people.
@@ -77,16 +78,19 @@ pub fn csv(played: &CompleteReport, output: impl io::Write) -> io::Result<()> {
     rows.write_record([
         "config", "route", "limit", "plan", "over_limit", "offered", "denied", "share", "first_denied", "last_denied",
         "worst_minute", "worst_minute_denied",
-    ])?;
+    ])
+    .map_err(io_error)?;
     for report in std::iter::once(&played.rules).chain(&played.against) {
         for limit in &report.limits {
             for plan in &limit.plans {
                 let name = plan.plan.as_deref().unwrap_or_default();
-                rows.write_record(row([&report.config, "", &limit.limit, name, limit.over_limit], &plan.line))?;
+                let names = [&report.config, "", &limit.limit, name, limit.over_limit];
+                rows.write_record(row(names, &plan.line)).map_err(io_error)?;
             }
         }
         for route in &report.routes {
-            rows.write_record(row([&report.config, &route.route, "", "", ""], &route.counts))?;
+            let names = [&report.config, &route.route, "", "", ""];
+            rows.write_record(row(names, &route.counts)).map_err(io_error)?;
         }
     }
     rows.flush()

@@ -58,8 +58,8 @@ impl<W: Write> Rows<W> {
     }
 }
 
-/// The I/O error behind a CSV error. Only the output can fail: every row has the same number of fields.
-fn io_error(error: csv::Error) -> io::Error {
+/// The I/O error behind a CSV error, of the same kind. Only the output can fail: every row has the same number of fields.
+pub fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
         other => io::Error::other(format!("{other:?}")),

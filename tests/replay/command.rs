@@ -51,6 +51,24 @@ pub fn report(folder: &Folder, arguments: &[&str]) -> serde_json::Value {
 }
 
 #[test]
+fn a_reader_may_close_the_output_early() {
+    let folder = folder();
+    let route =
+        |number: u32| format!("  - {{ name: route-{number}, upstream: origin, match: {{ path: /{number} }} }}\n");
+    // more rows than a buffer holds
+    folder.write("tollgate.yaml", format!("{CONFIG}{}", (0..1_000).map(route).collect::<String>()));
+    folder.write("access.log", log());
+    for format in ["table", "json", "csv"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.current_dir(folder.path()).args(["replay", "--format", format, "access.log"]).args(REPLAY);
+        let mut replay = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(replay.stdout.take());
+        let done = replay.wait_with_output().unwrap();
+        assert!(done.status.success(), "{format}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+#[test]
 fn the_report_says_who_is_denied_how_often_and_when() {
     let folder = folder();
     folder.write("access.log", log());
