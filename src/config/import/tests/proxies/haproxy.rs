@@ -91,24 +91,6 @@ fn haproxy_statuses_of_several_limits_are_named_where_they_differ() {
 }
 
 #[test]
-fn haproxy_sections_have_the_defaults_that_they_name() {
-    let named = imported(
-        "defaults limited
-  mode http
-  http-request deny if { src 192.0.2.1 }
-defaults plain
-  mode tcp
-frontend fe from limited
-  bind :80
-  default_backend web
-backend web from limited
-  server w 10.0.0.1:80
-",
-    );
-    named.notes(&["http-request deny: is not carried over: write it into the sections that use these defaults"]);
-}
-
-#[test]
 fn haproxy_denials_by_address_hold_for_the_routes_of_their_section() {
     let admin = "backend admin\n  http-request deny unless { src 10.0.0.0/8 }\n  server a 10.0.0.2:80\n";
     let one = haproxy("  use_backend admin if { path_beg /admin/ }", admin);
@@ -148,67 +130,6 @@ fn haproxy_connections_of_clients_are_bounded_once() {
 }
 
 #[test]
-fn haproxy_binds_have_all_their_certificates_and_peers_are_noted() {
-    let several = imported(
-        "defaults
-  mode http
-frontend fe
-  bind :443 ssl crt /etc/a.pem crt /etc/b.pem
-  stick-table type ip size 1k store http_req_rate(10s) peers others
-  default_backend web
-backend web
-  server w 10.0.0.1:80
-",
-    );
-    several.writes(&["{ cert: /etc/a.pem, key: /etc/a.pem }, { cert: /etc/b.pem, key: /etc/b.pem }"]);
-    several.notes(&["stick-table: is carried over without peers"]);
-}
-
-#[test]
-fn haproxy_limits_of_a_second_frontend_hold_for_the_routes_of_both() {
-    let both = imported(
-        "defaults
-  mode http
-frontend http
-  bind :80
-  use_backend static if { path_beg /static/ }
-  default_backend web
-frontend https
-  bind :443 ssl crt /etc/a.pem
-  stick-table type ip size 1k store http_req_rate(10s)
-  http-request track-sc0 src
-  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }
-  http-request deny if { src 192.0.2.1 }
-  default_backend web
-backend web
-  server w 10.0.0.1:80
-backend static
-  server s 10.0.0.2:80
-",
-    );
-    for route in ["http.static", "http.web"] {
-        let route = both.route(route);
-        assert!(route.contains("limits: [https.http_req_rate]"), "{}", both.yaml);
-        assert!(route.contains("access: { deny: { addresses: [\"192.0.2.1\"] } }"), "{}", both.yaml);
-    }
-    both.writes(&["0.0.0.0:443\", tls"]);
-    both.notes(&[
-        "use_backend: its requests have the limits of https.web, too, which takes them at other listeners",
-        "default_backend: is left out: a rule before it takes the same requests, and gets its limits and access rules as well",
-    ]);
-}
-
-#[test]
-fn haproxy_bounds_of_connections_exempt_nobody() {
-    let one = haproxy(
-        "  tcp-request connection track-sc0 src\n  tcp-request connection reject if { src_conn_cur(fe) gt 10 } !{ src 10.0.0.0/8 }\n  stick-table type ip size 1k store conn_cur",
-        "",
-    );
-    one.omits("max_per_client");
-    one.notes(&["tcp-request connection: is left out: `connections.max_per_client` exempts no requests"]);
-}
-
-#[test]
 fn haproxy_denials_by_path_close_these_paths() {
     const NOBODY: &str = "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }";
     let one = haproxy(
@@ -231,17 +152,6 @@ fn haproxy_denials_by_path_close_these_paths() {
     }
     let ordered = haproxy("  http-request allow if { src 10.0.0.0/8 }\n  http-request deny", "");
     ordered.notes(&["http-request deny: is left out: a denial behind an `allow`"]);
-}
-
-#[test]
-fn haproxy_timeouts_of_nothing_and_flags_are_read_as_haproxy_does() {
-    let one = haproxy(
-        "  tcp-request inspect-delay 5s\n  use_backend web if { hdr(x-version) -i V1 }\n  bind :81 accept-proxy",
-        "  timeout server 0\n  timeout connect 5s",
-    );
-    one.writes(&["  web: { nodes: [\"10.0.0.1:80\"], timeouts: { connect: 5s } }", "0.0.0.0:81\", proxy_protocol: ["]);
-    one.writes(&[r#"headers: { x-version: { regex: "(?i)(.*,)?\\s*V1\\s*(,.*)?" } }"#]);
-    one.lacks_note("inspect-delay");
 }
 
 #[test]
@@ -388,15 +298,6 @@ fn haproxy_rules_of_connections_come_before_those_of_requests() {
     looked_up.writes(&["connections: { max_per_client: 10 }"]);
     let unlike = haproxy("  http-request track-sc0 src\n  http-request deny if { sc_get_gpc0(0) gt 0 }", "");
     unlike.notes(&["deny: is left out: no limit is like gpc0 > 0: requests that it refuses pass here"]);
-}
-
-#[test]
-fn haproxy_bounds_of_zero_bound_nothing() {
-    let one = imported(
-        "global\n  maxconn 0\ndefaults\n  mode http\nfrontend fe\n  bind :80 maxconn 0\n  default_backend web\n\
-         backend web\n  server w 10.0.0.1:80\n",
-    );
-    one.omits("connections");
 }
 
 #[test]

@@ -76,14 +76,6 @@ fn nginx_server_name_in_a_key_counts_each_server_apart() {
 }
 
 #[test]
-fn nginx_burst_that_is_too_large_is_noted() {
-    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=10r/s;";
-    let large = nginx(zone, "limit_req zone=z burst=2000000 nodelay;");
-    large.writes(&["burst: 1000000"]);
-    large.notes(&["limit_req: burst=2000000 is carried over as burst=999999"]);
-}
-
-#[test]
 fn nginx_limits_of_connections_answer_with_their_own_status() {
     let zones =
         "limit_req_zone $binary_remote_addr zone=z:1m rate=10r/s;\nlimit_conn_zone $binary_remote_addr zone=c:1m;";
@@ -146,34 +138,6 @@ fn nginx_servers_that_differ_by_their_ports_are_noted() {
 /// What `nginx -T` prints for these files, of which the first is the main file.
 fn dump(files: &[(&str, &str)]) -> String {
     files.iter().map(|(name, text)| format!("# configuration file /etc/nginx/{name}:\n{text}\n\n")).collect()
-}
-
-#[test]
-fn nginx_dumped_files_stand_where_they_are_included() {
-    let main = "http {
-  limit_req_zone $binary_remote_addr zone=login:1m rate=1r/s;
-  include conf.d/*.conf;
-}";
-    let site = "server {
-  listen 80;
-  proxy_set_header Host $host;
-  location / { proxy_pass http://10.0.0.1; }
-  include /etc/nginx/app/[!x]*.conf;
-  include nowhere/*.conf;
-}";
-    let login = "location /login/ { include app/x-limits.conf; proxy_pass http://10.0.0.1; }";
-    let all = imported(&dump(&[
-        ("nginx.conf", main),
-        ("conf.d/site.conf", site),
-        ("app/login.conf", login),
-        ("app/x-limits.conf", "limit_req zone=login;"),
-        ("app/sub/lost.conf", "server { listen 81; location / { proxy_pass http://10.0.0.2; } }"),
-    ]));
-    assert!(all.route("all.login").contains("limits: [login]"), "{}", all.yaml);
-    assert!(!all.route("all.root").contains("limits"), "{}", all.yaml);
-    all.omits("10.0.0.2");
-    all.notes(&["is left out: no `include` names this file"]);
-    assert!(!all.notes.contains("is not followed"), "{}", all.notes);
 }
 
 #[test]
@@ -247,22 +211,6 @@ server { listen 80; server_name *.example.com; location / { proxy_pass http://10
 }
 
 #[test]
-fn nginx_upstreams_over_http_and_https_are_two() {
-    let both = imported(
-        "upstream api { server 10.0.0.1:8443; }
-server { listen 80;
-  location /a/ { proxy_pass http://10.0.0.2; } location /b/ { proxy_pass https://10.0.0.2; }
-  location /c/ { proxy_pass http://api; } location /d/ { proxy_pass https://api; } }\n",
-    );
-    both.writes(&[
-        "  \"10.0.0.2\": { nodes: [\"10.0.0.2:80\"] }",
-        "  \"10.0.0.2-2\": { nodes: [\"10.0.0.2:443\"], tls: {} }",
-        "  api: { nodes: [\"10.0.0.1:8443\"] }",
-        "  api-2: { nodes: [\"10.0.0.1:8443\"], tls: {} }",
-    ]);
-}
-
-#[test]
 fn nginx_locations_that_refuse_requests_stay_closed_or_are_told() {
     const NOBODY: &str = "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }";
     imported("server { location /inside/ { internal; } location / { proxy_pass http://10.0.0.1; } }\n")
@@ -294,34 +242,6 @@ server { listen 80; server_name closed.test; return 403; }\n",
         "deny: is not carried over: requests that it refuses pass here",
         "auth_basic: is not carried over: requests that it refuses pass here",
     ]);
-}
-
-#[test]
-fn nginx_routes_have_the_limits_of_all_listeners_that_take_their_requests() {
-    let server = |listen: &str, limit: &str| {
-        format!("server {{ listen {listen}; {limit} location / {{ proxy_pass http://10.0.0.1; }} }}\n")
-    };
-    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=5r/s;\n";
-    let both = imported(&format!("{zone}{}{}", server("80", ""), server("81", "limit_req zone=z;")));
-    assert!(both.route("all.root").contains("limits: [z]\n    denied: { status: 503 }"), "{}", both.yaml);
-    both.notes(&[
-        "location: is left out: a rule before it takes the same requests, and gets its limits and access rules as well",
-    ]);
-}
-
-#[test]
-fn nginx_limits_of_one_name_hold_beside_a_server_of_several() {
-    let server = |listen: &str, names: &str, limit: &str| {
-        format!(
-            "server {{ listen {listen}; server_name {names}; {limit} location / {{ proxy_pass http://10.0.0.1; }} }}\n"
-        )
-    };
-    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=5r/s;\nserver { listen 80 default_server; return 444; }\n\
-                server { listen 81 default_server; return 444; }\n";
-    let several = server("80", "a.test b.test", "");
-    let both = imported(&format!("{zone}{several}{}", server("81", "a.test", "limit_req zone=z;")));
-    both.writes(&["match: { hosts: [a.test], path: \"/**\" }\n    upstream: \"10.0.0.1\"\n    limits: [z]"]);
-    assert!(both.yaml.find("hosts: [a.test]") < both.yaml.find("hosts: [a.test, b.test]"), "{}", both.yaml);
 }
 
 #[test]
@@ -406,16 +326,6 @@ fn nginx_proxies_that_name_the_client_are_believed_where_all_locations_do() {
 }
 
 #[test]
-fn nginx_maps_of_regular_expressions_are_not_carried_over() {
-    let zones = "geo $g { default 1; 10.0.0.0/8 2; }\n\
-                 map $g $key { default \"\"; 1 $binary_remote_addr; ~^2 $binary_remote_addr; }\n\
-                 limit_req_zone $key zone=z:1m rate=1r/s;";
-    let one = nginx(zones, "limit_req zone=z;");
-    one.omits("10.0.0.0/8");
-    one.notes(&["limit_req_zone: the limits of this zone are left out"]);
-}
-
-#[test]
 fn nginx_requests_that_no_location_takes_go_to_no_other_server() {
     const NOBODY: &str = "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }";
     let server =
@@ -459,15 +369,4 @@ location /staff/ {{ satisfy any; {rules} auth_basic staff; add_header x y; proxy
         assert!(one.route("all.staff").contains(access), "{}", one.yaml);
         one.notes(&["satisfy: is carried over as `all`: networks that", "add_header: is not carried over"]);
     }
-}
-
-#[test]
-fn nginx_paths_that_no_route_has_are_left_out() {
-    let one = imported(
-        "server { listen 80; location / { proxy_pass http://10.0.0.1; }
-location \"/sp ace/\" { proxy_pass http://10.0.0.1; } location /.well-known/ { proxy_pass http://10.0.0.1; } }\n",
-    );
-    one.omits("/sp ace");
-    one.writes(&["/.well-known/**"]);
-    one.notes(&["location: is left out: no path of a route is written so"]);
 }
