@@ -32,12 +32,15 @@ const UNNEEDED: [&str; 14] = [
 ];
 
 /// Directives that other functions of this module read.
-const READ: [&str; 26] = [
+const READ: [&str; 28] = [
     "server", "upstream", "location", "map", "geo", "listen", "server_name", "ssl_certificate", "ssl_certificate_key",
     "proxy_pass", "limit_req", "limit_req_zone", "limit_req_status", "limit_req_dry_run", "limit_conn",
     "limit_conn_zone", "limit_conn_status", "limit_conn_dry_run", "client_max_body_size", "allow", "deny", "internal",
-    "return", "set_real_ip_from", "real_ip_header", "real_ip_recursive",
+    "return", "set_real_ip_from", "real_ip_header", "real_ip_recursive", "proxy_connect_timeout", "proxy_read_timeout",
 ];
+
+/// How long nginx waits for an upstream by default.
+const READ_TIMEOUT: &str = "60s";
 
 /// The settings about limits that apply at a level (`http`, `server` or `location`), its own or inherited ones.
 #[derive(Clone, Default)]
@@ -56,6 +59,9 @@ struct Limits<'d> {
     keeps_host: bool,
     /// The largest body of a request, if the level bounds it.
     max_body: Option<String>,
+    /// How long to wait for a connection to an upstream, and for its answer, if they are not nginx's defaults.
+    connect_timeout: Option<String>,
+    read_timeout: Option<String>,
     /// The first name of the server around it.
     server_name: &'d str,
 }
@@ -233,6 +239,8 @@ impl<'d> Reader<'d, '_> {
                 None => outer.max_body.clone(),
                 Some(text) => self.size(text, &all("client_max_body_size")),
             },
+            connect_timeout: last("proxy_connect_timeout").map(time).or_else(|| outer.connect_timeout.clone()),
+            read_timeout: last("proxy_read_timeout").map(time).or_else(|| outer.read_timeout.clone()),
             keeps_host: if sets_headers.is_empty() { outer.keeps_host } else { sets_headers.iter().any(is_kept) },
             server_name: outer.server_name,
         }
@@ -371,9 +379,10 @@ impl<'d> Reader<'d, '_> {
             return Some(rule);
         }
         let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
-            return self.leave_out(location, location, "it does not proxy");
+            let why = "it does not proxy. nginx answers its requests itself; here another route may take them";
+            return self.leave_out(location, location, why);
         };
-        let Some((upstream, target)) = self.target(to) else {
+        let Some((mut upstream, target)) = self.target(to) else {
             return self.leave_out(location, to, "only URLs without variables are carried over");
         };
         let Some(rewrite) = rewrite(path, &rule.matches.path, target.as_deref()) else {
@@ -381,6 +390,9 @@ impl<'d> Reader<'d, '_> {
             return self.leave_out(location, to, why);
         };
         let limits = self.level(&block, outer);
+        upstream.timeout("connect", limits.connect_timeout.clone());
+        upstream.timeout("first_byte", Some(limits.read_timeout.clone().unwrap_or_else(|| READ_TIMEOUT.to_owned())));
+        let upstream = self.front.upstream(upstream);
         self.real_ips.push(limits.real_ip.clone());
         if !limits.keeps_host {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
@@ -435,7 +447,7 @@ impl<'d> Reader<'d, '_> {
     }
 
     /// The upstream of a `proxy_pass`, and the path that replaces the location's path; `None` for a URL with variables.
-    fn target(&mut self, to: &Directive) -> Option<(String, Option<String>)> {
+    fn target(&self, to: &Directive) -> Option<(Upstream, Option<String>)> {
         let url = Url::parse(to.argument())
             .filter(|url| !to.argument().contains('$') && !url.authority.starts_with("unix:"))?;
         let mut upstream = Upstream::at(&url);
@@ -445,8 +457,14 @@ impl<'d> Reader<'d, '_> {
         if let Some((_, known)) = self.upstreams.get(url.authority) {
             upstream = Upstream { tls: upstream.tls, ..known.clone() };
         }
-        Some((self.front.upstream(upstream), url.path.map(str::to_owned)))
+        Some((upstream, url.path.map(str::to_owned)))
     }
+}
+
+/// A length of time for tollgate: nginx means seconds by a number without a unit.
+fn time(text: &str) -> String {
+    let has_unit = text.ends_with(|end: char| !end.is_ascii_digit());
+    format!("{}{}", text.replace(' ', ""), if has_unit { "" } else { "s" })
 }
 
 /// The rewrite of a location's path to that of its `proxy_pass`; `None` where tollgate cannot rewrite so.

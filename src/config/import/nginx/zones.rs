@@ -70,7 +70,7 @@ impl Reader<'_, '_> {
                 }
                 self.zones.insert(name.to_owned(), Zone { rate, key });
             }
-            Err(why) => self.note(of, &format!("the limits of this zone are left out: {why}")),
+            Err(why) => self.note(of, &format!("the limits of the zone `{name}` are left out: {why}")),
         }
     }
 
@@ -112,7 +112,9 @@ impl Reader<'_, '_> {
 
     /// The key of a `map` over a `geo`, which is empty for some networks and otherwise the client's address.
     fn mapped(&self, map: &Directive) -> Result<ZoneKey, String> {
-        const OTHER: &str = "of `map`, only one of a `geo` is known that makes the key empty for some networks";
+        const OTHER: &str = "its key comes from a `map`, of which only one is carried over that makes the key empty for some \
+            networks of a `geo`. Instead of a map of API keys write `customers` and `plans`, and instead of one of methods \
+            a route with `methods`";
         let geo = self.variables.get(map.argument().trim_start_matches('$')).filter(|geo| geo.name() == "geo");
         let is_of_client = |geo: &&&Directive| match geo.arguments() {
             [_] => true,
@@ -157,7 +159,7 @@ impl Reader<'_, '_> {
         let is_of_requests = use_of.name() == "limit_req";
         let zone_name = if is_of_requests { use_of.option("zone=").unwrap_or_default() } else { use_of.argument() };
         let Some(zone) = self.zones.get(zone_name).filter(|zone| zone.rate.is_some() == is_of_requests) else {
-            self.note(use_of, "is left out, as its zone is");
+            self.note(use_of, &format!("is left out, as its zone `{zone_name}` is"));
             return None;
         };
         if zone.key.is_server_name() && limits.server_name.is_empty() {

@@ -50,14 +50,14 @@ fn nginx_network_that_is_limited_inside_an_exempt_one_is_noted() {
     };
     let nested = nginx(&zones("10.66.0.0/16 1;"), "limit_req zone=z;");
     nested.omits("10.0.0.0/8");
-    nested.notes(&["limit_req_zone: the limits of this zone are left out"]);
+    nested.notes(&["limit_req_zone: the limits of the zone `z` are left out"]);
     let apart = nginx(&zones("192.0.2.0/24 1;"), "limit_req zone=z;");
     apart.writes(&["bypass: { addresses: [\"10.0.0.0/8\"] }"]);
     let of_address = |variable: &str| zones("").replace("geo $limited", &format!("geo {variable} $limited"));
     nginx(&of_address("$remote_addr"), "limit_req zone=z;").writes(&["bypass: { addresses: [\"10.0.0.0/8\"] }"]);
     nginx(&of_address("$arg_ip"), "limit_req zone=z;").omits("10.0.0.0/8");
     let composite = zones("").replace("limit_req_zone $address", "limit_req_zone $address$http_x_key");
-    nginx(&composite, "limit_req zone=z;").notes(&["the limits of this zone are left out"]);
+    nginx(&composite, "limit_req zone=z;").notes(&["the limits of the zone `z` are left out"]);
 }
 
 #[test]
@@ -195,7 +195,7 @@ upstream b { server 10.0.0.1 weight=5000; server 10.0.0.2; }
 upstream idle { server 10.0.0.3; }\n",
     );
     one.writes(&[
-        "  \"1--3000\": { nodes: [\"[::1]:3000\"] }",
+        "  \"1--3000\": { nodes: [\"[::1]:3000\"], timeouts: { first_byte: 60s } }",
         "{ address: \"10.0.0.1:80\", weight: 1000 }, \"10.0.0.2:80\"",
     ]);
     one.omits("10.0.0.3");
