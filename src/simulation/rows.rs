@@ -58,7 +58,7 @@ impl<W: Write> Rows<W> {
     }
 }
 
-/// The I/O error behind a CSV error, of the same kind. Only the output can fail: every row has the same number of fields.
+/// The I/O error behind a CSV error. Only the output can fail: every row has the same number of fields.
 pub fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,

@@ -442,7 +442,7 @@ fn matches(condition: &Section<'_>, hosts: &[String]) -> Option<Match> {
     Some(Match { hosts: hosts.to_vec(), path, methods, headers })
 }
 
-/// The hosts of a virtual host, without ports; an empty list stands for any. `None` where a route cannot have one of them.
+/// The hosts of a virtual host, without ports; empty where it takes any. `None` where a route cannot have one of them.
 fn hosts_of(domains: &[String]) -> Option<Vec<String>> {
     if domains.iter().any(|domain| domain == "*") {
         return Some(Vec::new());
