@@ -49,11 +49,12 @@ pub use parameters::Parameters;
 pub use rule::{AlgorithmName, Rule, State};
 pub use shared::{ChargeBatching, SharedForm, StateFields, StorageKind};
 
-/// Calls `$callback! { Variant module ... }` with every algorithm: the one list of them.
+/// Calls `$callback! { arguments Variant module, ... }` with every algorithm: the one list of them.
 #[macro_export]
 macro_rules! for_each_algorithm {
-    ($callback:path) => {
-        $callback! {
+    ($($callback:tt)::+ $(, $argument:tt)*) => {
+        $($callback)::+! {
+            $($argument)*
             TokenBucket token_bucket,
             LeakyBucket leaky_bucket,
             LeakyQueue leaky_queue,
@@ -73,6 +74,30 @@ macro_rules! for_each_algorithm {
         }
     };
 }
+
+/// Matches `$value`, of the type `$Enum` that has a variant for each algorithm, and evaluates `$body` for the variant that it is:
+/// `match_algorithm!(rule, |Rule(rule)| rule.policy())`. In `$body`, `ThisAlgorithm`, `ThisRule` and `ThisState` are the algorithm and
+/// its variants of [`Rule`] and [`State`].
+macro_rules! match_algorithm {
+    ($value:expr, |$Enum:ident($inner:ident)| $body:expr) => {
+        $crate::for_each_algorithm!($crate::algorithm::match_algorithm, [$value, $Enum ($inner), $body])
+    };
+    ($value:expr, |$Enum:ident| $body:expr) => {
+        $crate::for_each_algorithm!($crate::algorithm::match_algorithm, [$value, $Enum {}, $body])
+    };
+    ([$value:expr, $Enum:ident $inner:tt, $body:expr] $($Variant:ident $module:ident,)*) => {
+        match $value {
+            $($Enum::$Variant $inner => {
+                #[allow(unused_imports, reason = "few bodies need all of them")]
+                use $crate::algorithm::{
+                    $module::$Variant as ThisAlgorithm, Rule::$Variant as ThisRule, State::$Variant as ThisState,
+                };
+                $body
+            })*
+        }
+    };
+}
+pub(crate) use match_algorithm;
 
 /// One limiting algorithm: its name, its parameters and its description. Its [`Core`] decides; several algorithms may have
 /// the same one.
