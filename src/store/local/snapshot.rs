@@ -214,53 +214,14 @@ impl LocalStore {
     pub fn read_snapshot(input: impl Read, latest: Nanos) -> Result<Restored, SnapshotError> {
         let mut reader = Reader { input, hasher: SipHasher13::new(), part: Vec::new() };
         reader.mark()?;
-        let mut version = [0];
-        reader.fill(&mut version)?;
-        let [version] = version;
-        let key_bytes = match version {
-            VERSION => KEY_BYTES,
-            FORMER_VERSION => FORMER_KEY_BYTES,
-            _ => return Err(SnapshotError::Version(version)),
-        };
+        let key_bytes = reader.key_bytes()?;
         let (Part::Head(head), _) = reader.part()? else { return Err(SnapshotError::Damaged("it lacks its head")) };
         if head.at > latest {
             return Err(SnapshotError::Future(head.at.saturating_sub(latest)));
         }
         let mut restored = Restored { store: Self::new(), head, keys: 0, unknown: 0 };
-        let mut limit = None;
-        loop {
-            match reader.part()? {
-                (Part::Limit(found), _) => {
-                    // the requests that held slots have ended with their process
-                    let spec = spec(&found.identity).filter(|spec| !spec.algorithm.holds_slots());
-                    let rules = spec.map(|spec| CarriedRules::of(restored.store.table(&spec)));
-                    limit = Some((rules, found.bound));
-                }
-                (Part::Rules(parameters), _) => match &mut limit {
-                    Some((Some(rules), bound)) => {
-                        rules.learn(&parameters);
-                        // unknown parameters get a number that no parameters have
-                        let number = |position: &u32| rules.at(*position).map_or(u32::MAX, |bound| bound.number);
-                        *rules.table.bound.lock() = bound.iter().map(number).collect();
-                    }
-                    Some((None, _)) => {}
-                    None => return Err(SnapshotError::Damaged("parameters belong to no limit")),
-                },
-                (Part::Cells(count), cells) => match &limit {
-                    Some((Some(rules), _)) => restored.take(rules, count, key_bytes, cells)?,
-                    Some((None, _)) => restored.unknown = restored.unknown.saturating_add(count),
-                    None => return Err(SnapshotError::Damaged("states belong to no limit")),
-                },
-                (Part::End, _) => break,
-                (Part::Head(_), _) => return Err(SnapshotError::Damaged("it has two heads")),
-            }
-        }
-        let expected = reader.hasher.finish128().as_bytes();
-        let mut found = [0; 16];
-        reader.fill(&mut found)?;
-        if found != expected {
-            return Err(SnapshotError::Damaged("its checksum is another"));
-        }
+        restored.read_parts(&mut reader, key_bytes)?;
+        reader.check_sum()?;
         Ok(restored)
     }
 
@@ -275,6 +236,38 @@ impl LocalStore {
 }
 
 impl Restored {
+    /// Reads the parts after the head, with keys of `key_bytes` bytes.
+    fn read_parts(&mut self, reader: &mut Reader<impl Read>, key_bytes: usize) -> Result<(), SnapshotError> {
+        let mut limit = None;
+        loop {
+            match reader.part()? {
+                (Part::Limit(found), _) => {
+                    // the requests that held slots have ended with their process
+                    let spec = spec(&found.identity).filter(|spec| !spec.algorithm.holds_slots());
+                    let rules = spec.map(|spec| CarriedRules::of(self.store.table(&spec)));
+                    limit = Some((rules, found.bound));
+                }
+                (Part::Rules(parameters), _) => match &mut limit {
+                    Some((Some(rules), bound)) => {
+                        rules.learn(&parameters);
+                        // unknown parameters get a number that no parameters have
+                        let number = |position: &u32| rules.at(*position).map_or(u32::MAX, |bound| bound.number);
+                        *rules.table.bound.lock() = bound.iter().map(number).collect();
+                    }
+                    Some((None, _)) => {}
+                    None => return Err(SnapshotError::Damaged("parameters belong to no limit")),
+                },
+                (Part::Cells(count), cells) => match &limit {
+                    Some((Some(rules), _)) => self.take(rules, count, key_bytes, cells)?,
+                    Some((None, _)) => self.unknown = self.unknown.saturating_add(count),
+                    None => return Err(SnapshotError::Damaged("states belong to no limit")),
+                },
+                (Part::End, _) => return Ok(()),
+                (Part::Head(_), _) => return Err(SnapshotError::Damaged("it has two heads")),
+            }
+        }
+    }
+
     fn take(
         &mut self,
         rules: &CarriedRules,
@@ -317,6 +310,25 @@ impl<R: Read> Reader<R> {
             true => Ok(()),
             false => Err(SnapshotError::CutShort),
         }
+    }
+
+    /// Reads the version, and returns the length of its keys.
+    fn key_bytes(&mut self) -> Result<usize, SnapshotError> {
+        let mut version = [0];
+        self.fill(&mut version)?;
+        match version {
+            [VERSION] => Ok(KEY_BYTES),
+            [FORMER_VERSION] => Ok(FORMER_KEY_BYTES),
+            [other] => Err(SnapshotError::Version(other)),
+        }
+    }
+
+    /// Reads the checksum of all that was read before.
+    fn check_sum(&mut self) -> Result<(), SnapshotError> {
+        let expected = self.hasher.finish128().as_bytes();
+        let mut found = [0; 16];
+        self.fill(&mut found)?;
+        if found == expected { Ok(()) } else { Err(SnapshotError::Damaged("its checksum is another")) }
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), SnapshotError> {
