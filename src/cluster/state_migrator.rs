@@ -333,17 +333,31 @@ impl Cluster {
             let parts = searched.take_moved(&mut at, &to, cluster.context.clock.now());
             drop(sender.send((at, parts, is_all.get())));
         }));
-        let Ok((at, parts, mut is_all)) = found.await else { return false };
+        let Ok((at, parts, is_all)) = found.await else { return false };
         *cursor = at;
-        let ring = view.ring.hash();
+        let parts = parts.into_iter().filter_map(|(place, states)| Some((Arc::clone(peers.get(place)?), states)));
+        let have_arrived = self.send(service, parts.collect(), view.ring.hash(), patience).await;
+        self.migration.end_push();
+        is_all && have_arrived
+    }
+
+    /// Sends states to their owners under `ring`, and puts those back into the store that do not arrive within `patience`.
+    /// Returns whether all have arrived.
+    async fn send(
+        &self,
+        service: &Arc<dyn StateService>,
+        parts: Vec<(Arc<Peer>, StateBatch)>,
+        ring: RingHash,
+        patience: Nanos,
+    ) -> bool {
         let mut sending = JoinSet::new();
-        for (place, states) in parts {
-            let Some(peer) = peers.get(place).map(Arc::clone) else { continue };
+        for (peer, states) in parts {
             sending.spawn(async move {
                 let has_arrived = put(&peer, &states, ring, patience).await;
                 (states, has_arrived)
             });
         }
+        let mut is_all = true;
         while let Some(sent) = sending.join_next().await {
             match sent {
                 Ok((states, true)) => {
@@ -356,7 +370,6 @@ impl Cluster {
                 Err(_) => is_all = false,
             }
         }
-        self.migration.end_push();
         is_all
     }
 }
