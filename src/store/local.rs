@@ -91,9 +91,10 @@ struct BoundLimit {
     rules: Vec<(u32, Rule)>,
 }
 
-/// The parameters of a charge, and their number in their limit's table.
+/// The parameters of a charge, with the table of their limit and their number in it.
 #[derive(Clone, Copy, Debug)]
 struct BoundRule<'a> {
+    table: &'a LimitTable,
     number: u32,
     rule: &'a Rule,
 }
@@ -246,7 +247,7 @@ impl LocalStore {
 
     /// See [`super::Store::complete`].
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
-        for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds_slots()) {
+        for charge in batch.iter().filter(|charge| binding.find(charge).rule.holds_slots()) {
             let complete =
                 |rule: &Rule, state: Option<_>, own| rule.complete(state?, charge.cost, end, now.shifted(own));
             let (Ok(()) | Err(StateElsewhere)) = self.change(binding, charge, 0, || false, now, complete);
@@ -279,8 +280,7 @@ impl LocalStore {
         done
     }
 
-    /// Changes the state of a charge's key by taking `cost`, under the parameters that keep it. An error if the state is not
-    /// here and `may_have_moved`. `change` gets the rule's [`own_offset`](Rule::own_offset).
+    /// See [`BoundRule::change`]. An error if the state is not here and `may_have_moved`.
     fn change(
         &self,
         binding: &Binding,
@@ -290,15 +290,11 @@ impl LocalStore {
         now: Nanos,
         change: impl FnOnce(&Rule, Option<State>, ClockOffset) -> Option<State>,
     ) -> Result<(), StateElsewhere> {
-        let (table, bound) = binding.find(charge);
+        let bound = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
-        let cells = &mut shard.cells[table.position];
-        check_state_present(table, cells, charge, may_have_moved)?;
-        let kept = cells.keeper(table, bound, charge.key, cost, now);
-        let bound = kept.as_ref().map_or(bound, |(number, rule)| BoundRule { number: *number, rule });
-        let before = cells.state(table, bound, charge.key, now);
-        let after = change(bound.rule, before, bound.rule.own_offset(table.wall_ahead()));
-        cells.put(table, bound, charge.key, after);
+        let cells = &mut shard.cells[bound.table.position];
+        check_state_present(bound.table, cells, charge, may_have_moved)?;
+        bound.change(cells, (charge.key, cost), now, change);
         Ok(())
     }
 
@@ -344,16 +340,40 @@ impl Binding {
     }
 
     /// Must not be called while a shard is locked: this function may have to register a customer's own parameters.
-    fn find<'a>(&'a self, charge: &'a Charge) -> (&'a LimitTable, BoundRule<'a>) {
-        let limit = &self.limits[charge.limit];
-        let bound = match &charge.rule {
+    fn find<'a>(&'a self, charge: &'a Charge) -> BoundRule<'a> {
+        let BoundLimit { table, rules } = &self.limits[charge.limit];
+        match &charge.rule {
             RuleRef::Listed(position) => {
-                let (number, rule) = &limit.rules[*position];
-                BoundRule { number: *number, rule }
+                let (number, rule) = &rules[*position];
+                BoundRule { table, number: *number, rule }
             }
-            RuleRef::Own(rule) => BoundRule { number: limit.table.number(rule), rule },
-        };
-        (&limit.table, bound)
+            RuleRef::Own(rule) => BoundRule { table, number: table.number(rule), rule },
+        }
+    }
+}
+
+// === impl BoundRule ===
+
+impl BoundRule<'_> {
+    /// The time that the rule uses when `now` is the time of other rules.
+    fn own_time(self, now: Nanos) -> Nanos {
+        now.shifted(self.rule.own_offset(self.table.wall_ahead()))
+    }
+
+    /// Changes the state of `key` by taking `cost`, under the parameters that keep it. `change` gets the rule's
+    /// [`own_offset`](Rule::own_offset).
+    fn change(
+        self,
+        cells: &mut Cells,
+        (key, cost): (LimitKey, Cost),
+        now: Nanos,
+        change: impl FnOnce(&Rule, Option<State>, ClockOffset) -> Option<State>,
+    ) {
+        let kept = cells.keeper(self, key, cost, now);
+        let bound = kept.as_ref().map_or(self, |(number, rule)| BoundRule { number: *number, rule, ..self });
+        let before = cells.state(bound, key, now);
+        let after = change(bound.rule, before, bound.rule.own_offset(bound.table.wall_ahead()));
+        cells.put(bound, key, after);
     }
 }
 
@@ -369,11 +389,6 @@ impl LimitTable {
     /// How far the wall clock is ahead of the `now` that is passed in for states of this limit.
     fn wall_ahead(&self) -> ClockOffset {
         if self.is_shared.load(Ordering::Relaxed) { ClockOffset::ZERO } else { self.wall.get() }
-    }
-
-    /// The time that `rule` uses when `now` is the time of other rules.
-    fn own_time(&self, rule: &Rule, now: Nanos) -> Nanos {
-        now.shifted(rule.own_offset(self.wall_ahead()))
     }
 
     fn is_full(&self) -> bool {

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use super::shard::Locked;
 use super::table::{Cells, Full, NotCharged};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY};
-use crate::algorithm::{Decision, Evictability, State};
+use crate::algorithm::{Decision, Evictability, Rule, State};
 use crate::charge::{AllCharged, Charge, Charged};
-use crate::units::Nanos;
+use crate::units::{LimitKey, Nanos};
 
 /// How often a full table is searched for keys to evict, and how many keys each search looks at.
 const SEARCH_PAUSE: Nanos = Nanos::new(100_000_000);
@@ -36,6 +36,12 @@ struct Charging<'c, M: Fn(usize) -> bool> {
     may_have_moved: M,
     now: Nanos,
 }
+
+/// Each charge with its parameters.
+type BoundCharges<'c> = SmallVec<[(&'c Charge, BoundRule<'c>); 2]>;
+
+/// The decision about each charge, and the state of its key after that.
+type Decided = SmallVec<[(Decision, Option<State>); 2]>;
 
 impl LocalStore {
     /// See [`crate::store::Store::charge`].
@@ -82,10 +88,10 @@ impl LocalStore {
             // where there is no room for a new key, its usage is not recorded
             Err(Stop::Full(_)) => {
                 for charge in batch {
-                    let (table, BoundRule { rule, .. }) = binding.find(charge);
-                    let now = table.own_time(rule, now);
-                    let decision = rule.decide(None, charge.cost, now).0;
-                    charged.push(Charged { decision, headroom: rule.headroom(None, now) });
+                    let bound = binding.find(charge);
+                    let now = bound.own_time(now);
+                    let decision = bound.rule.decide(None, charge.cost, now).0;
+                    charged.push(Charged { decision, headroom: bound.rule.headroom(None, now) });
                 }
             }
         }
@@ -157,11 +163,12 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
 
     fn one(&self, charge: &Charge, charged: &mut AllCharged) -> Result<(), Stop> {
         let now = self.now;
-        let (table, rule) = self.binding.find(charge);
+        let bound = self.binding.find(charge);
+        let table = bound.table;
         let mut shard = self.store.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
         self.check_present(table, cells, charge, 0)?;
-        match cells.charge(table, rule, charge, now, charged) {
+        match cells.charge(bound, charge, now, charged) {
             Ok(()) => {}
             Err(NotCharged::Full) => return Err(Stop::Full(0)),
             Err(NotCharged::Kept) => {
@@ -182,54 +189,56 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
     /// itself denies starts the key's state, as far as the algorithm has one then.
     fn all(&self, batch: &[Charge], denied: bool, charged: &mut AllCharged) -> Result<(), Stop> {
         let now = self.now;
-        let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| self.binding.find(charge)).collect();
-        let with_tables = || batch.iter().zip(&bound);
+        let bound: BoundCharges<'_> = batch.iter().map(|charge| (charge, self.binding.find(charge))).collect();
         let mut locked = Locked::all(&self.store.shards, batch);
-        let mut decided: SmallVec<[(Decision, Option<State>); 2]> = SmallVec::with_capacity(batch.len());
-        for (position, (charge, &(table, bound))) in with_tables().enumerate() {
-            let cells = locked.cells(charge.key, table.position);
-            self.check_present(table, cells, charge, position)?;
-            cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
-            let before = cells.state(table, bound, charge.key, now);
-            // earlier charges of the same key, which is the common bucket of several new keys where the table is full
-            let same = with_tables().zip(&decided).filter(|((other, (of, _)), (decision, _))| {
-                (other.key, of.position) == (charge.key, table.position) && other.enforcement.takes(*decision)
-            });
-            let cost = same.fold(charge.cost, |cost, ((other, _), _)| cost.saturating_add(other.cost));
-            decided.push(bound.rule.decide(before, cost, table.own_time(bound.rule, now)));
-        }
+        let mut decided = SmallVec::with_capacity(batch.len());
+        self.decide(&bound, &mut locked, &mut decided)?;
         let mut decisions = batch.iter().zip(&decided);
         let admitted =
             !denied && decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.enforcement.enforces);
-        for ((charge, &(table, bound)), (mut decision, after)) in batch.iter().zip(&bound).zip(decided) {
-            let cells = locked.cells(charge.key, table.position);
+        for ((charge, bound), (mut decision, after)) in bound.into_iter().zip(decided) {
+            let position = bound.table.position;
+            let cells = locked.cells(charge.key, position);
             let passes = admitted && decision.is_admitted();
             let starts = || !charge.enforcement.counts_denied && !cells.has_state(charge.key);
             let denial_kept = !decision.is_admitted() && (bound.rule.denials_count() || starts());
             if charge.enforcement.consumes && (passes || denial_kept) {
-                match cells.keeper(table, bound, charge.key, charge.cost, now) {
-                    Some(_) => debit(cells, table, bound, charge, now),
-                    None => cells.put(table, bound, charge.key, after),
+                match cells.keeper(bound, charge.key, charge.cost, now) {
+                    Some(_) => debit(cells, bound, charge, now),
+                    None => cells.put(bound, charge.key, after),
                 }
                 if let Some(slot) = charge.slot.filter(|_| passes) {
-                    locked.held(charge.key).add(table.position, charge.key, slot, charge.cost, now);
+                    locked.held(charge.key).add(position, charge.key, slot, charge.cost, now);
                 }
             } else if charge.enforcement.consumes && charge.enforcement.counts_denied {
-                debit(cells, table, bound, charge, now);
-                let (after, own_now) = (cells.state(table, bound, charge.key, now), table.own_time(bound.rule, now));
-                decision = bound.rule.after_debit(decision, after.as_ref(), charge.cost, own_now);
+                debit(cells, bound, charge, now);
+                let (after, own_now) = (cells.state(bound, charge.key, now), bound.own_time(now));
+                let longer = |denial, cost| bound.rule.after_debit(denial, after.as_ref(), cost, own_now);
+                decision = longer(decision, charge.cost);
                 // the question for a floor comes before the charge of the same key
-                for (asked, charged) in
-                    batch.iter().zip(charged.iter_mut()).filter(|(asked, _)| asked.is_same_key(charge))
-                {
-                    charged.decision = bound.rule.after_debit(charged.decision, after.as_ref(), asked.cost, own_now);
-                }
+                let asked = batch.iter().zip(charged.iter_mut()).filter(|(asked, _)| asked.is_same_key(charge));
+                asked.for_each(|(asked, charged)| charged.decision = longer(charged.decision, asked.cost));
             }
+            charged.push(outcome(locked.cells(charge.key, position), bound, charge.key, decision, now));
+        }
+        Ok(())
+    }
+
+    /// Decides each charge as if those before it were made, and writes nothing.
+    #[inline]
+    fn decide(&self, all: &BoundCharges<'_>, locked: &mut Locked<'_>, decided: &mut Decided) -> Result<(), Stop> {
+        for (position, &(charge, bound)) in all.iter().enumerate() {
+            let table = bound.table;
             let cells = locked.cells(charge.key, table.position);
-            let done = Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) };
-            let is_denied = !decision.is_admitted();
-            let fresh_after = is_denied.then(|| until_kept_is_fresh(cells, table, bound, charge, now)).flatten();
-            charged.push(fresh_after.map_or(done, |time| done.or_fresh_after(time)));
+            self.check_present(table, cells, charge, position)?;
+            cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
+            // earlier charges of the same key, which is the common bucket of several new keys where the table is full
+            let same = all.iter().zip(&*decided).filter(|((other, of), (decision, _))| {
+                (other.key, of.table.position) == (charge.key, table.position) && other.enforcement.takes(*decision)
+            });
+            let cost = same.fold(charge.cost, |cost, ((other, _), _)| cost.saturating_add(other.cost));
+            let before = cells.state(bound, charge.key, self.now);
+            decided.push(bound.rule.decide(before, cost, bound.own_time(self.now)));
         }
         Ok(())
     }
@@ -241,28 +250,27 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
     }
 }
 
-/// The time until the state of a charge's key is fresh under the parameters that keep it, if others than the charge's do.
-fn until_kept_is_fresh(
-    cells: &Cells,
-    table: &LimitTable,
-    bound: BoundRule<'_>,
-    charge: &Charge,
-    now: Nanos,
-) -> Option<Nanos> {
-    let (number, rule) = cells.keeper(table, bound, charge.key, 0, now)?;
-    let state = cells.state(table, BoundRule { number, rule: &rule }, charge.key, now)?;
-    match rule.evictability(&state) {
-        Evictability::Fresh(from) | Evictability::Safe(from) => Some(from.saturating_sub(table.own_time(&rule, now))),
+/// The result of a charge of `key`, after it was written.
+fn outcome(cells: &Cells, bound: BoundRule<'_>, key: LimitKey, decision: Decision, now: Nanos) -> Charged {
+    let done = Charged { decision, headroom: cells.headroom(bound, key, now) };
+    let fresh_after = if decision.is_admitted() { None } else { until_kept_is_fresh(cells, bound, key, now) };
+    fresh_after.map_or(done, |time| done.or_fresh_after(time))
+}
+
+/// The time until the state of `key` is fresh under the parameters that keep it, if others than those of `bound` do.
+fn until_kept_is_fresh(cells: &Cells, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Option<Nanos> {
+    let (number, rule) = cells.keeper(bound, key, 0, now)?;
+    let kept = BoundRule { number, rule: &rule, ..bound };
+    match rule.evictability(&cells.state(kept, key, now)?) {
+        Evictability::Fresh(from) | Evictability::Safe(from) => Some(from.saturating_sub(kept.own_time(now))),
         Evictability::Held => None,
     }
 }
 
 /// Debits a charge from the state of its key, under the parameters that keep it.
-fn debit(cells: &mut Cells, table: &LimitTable, bound: BoundRule<'_>, charge: &Charge, now: Nanos) {
-    let kept = cells.keeper(table, bound, charge.key, charge.cost, now);
-    let bound = kept.as_ref().map_or(bound, |(number, rule)| BoundRule { number: *number, rule });
-    let before = cells.state(table, bound, charge.key, now);
-    cells.put(table, bound, charge.key, bound.rule.debit(before, charge.cost, table.own_time(bound.rule, now)));
+fn debit(cells: &mut Cells, bound: BoundRule<'_>, charge: &Charge, now: Nanos) {
+    let debit = |rule: &Rule, state, own| rule.debit(state, charge.cost, now.shifted(own));
+    bound.change(cells, (charge.key, charge.cost), now, debit);
 }
 
 /// An error if the state of a charge is not here, or perhaps only a part of it, and `may_have_moved`.

@@ -79,17 +79,12 @@ impl HeldSlots {
 
 impl Shard {
     /// Makes `slot` hold `cost` of a key, whatever the limit says, unless it does already.
-    pub(super) fn hold(
-        &mut self,
-        table: &LimitTable,
-        bound: BoundRule<'_>,
-        (key, slot, cost): (LimitKey, Slot, Cost),
-        now: Nanos,
-    ) {
-        if self.held.add(table.position, key, slot, cost, now) {
-            let cells = &mut self.cells[table.position];
-            let before = cells.state(table, bound, key, now);
-            cells.put(table, bound, key, bound.rule.hold(before, cost));
+    pub(super) fn hold(&mut self, bound: BoundRule<'_>, (key, slot, cost): (LimitKey, Slot, Cost), now: Nanos) {
+        let position = bound.table.position;
+        if self.held.add(position, key, slot, cost, now) {
+            let cells = &mut self.cells[position];
+            let before = cells.state(bound, key, now);
+            cells.put(bound, key, bound.rule.hold(before, cost));
         }
     }
 }

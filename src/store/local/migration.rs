@@ -128,7 +128,7 @@ impl LocalStore {
         rules.learn(&states.rules);
         let mut cells = states.cells.as_slice();
         for left in (1..=states.count).rev() {
-            let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, KEY_BYTES, cells) else {
+            let Some((DetachedCell { key, rule, state }, rest)) = read_cell(spec.algorithm, KEY_BYTES, cells) else {
                 received.unknown = received.unknown.saturating_add(left);
                 break;
             };
@@ -139,8 +139,8 @@ impl LocalStore {
                 received.unknown = received.unknown.saturating_add(1);
                 continue;
             };
-            let counts = |state: &State| !bound.rule.evictability(state).is_fresh(table.own_time(bound.rule, now));
-            let before = cells.state(&table, bound, key, now).filter(counts);
+            let counts = |state: &State| !bound.rule.evictability(state).is_fresh(bound.own_time(now));
+            let before = cells.state(bound, key, now).filter(counts);
             let count = if before.is_some() { &mut received.merged } else { &mut received.kept };
             *count = count.saturating_add(1);
             let came = unheld(bound.rule, table.with_own_times(bound.rule, state), now).filter(counts);
@@ -148,11 +148,11 @@ impl LocalStore {
                 (Some(before), Some(came)) => Some(bound.rule.merge(before, came)),
                 (before, came) => came.or(before),
             };
-            cells.put(&table, bound, key, both);
+            cells.put(bound, key, both);
         }
         for HeldSlot { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds_slots()) {
             if let Some(bound) = rules.at(rule) {
-                self.shards.of(key).lock().hold(&table, bound, (key, slot, cost), now);
+                self.shards.of(key).lock().hold(bound, (key, slot, cost), now);
             }
         }
         received
@@ -191,7 +191,7 @@ impl CarriedRules {
 
     pub(super) fn at(&self, position: u32) -> Option<BoundRule<'_>> {
         let (number, rule) = self.rules.get(usize::try_from(position).ok()?)?.as_ref()?;
-        Some(BoundRule { number: *number, rule })
+        Some(BoundRule { table: &self.table, number: *number, rule })
     }
 }
 

@@ -21,7 +21,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::migration::{CarriedRules, spec};
 use super::rules::RuleNumbers;
-use super::table::{Cells, KEY_BYTES, read_cell};
+use super::table::{Cells, DetachedCell, KEY_BYTES, read_cell};
 use super::{LimitTable, LocalStore};
 use crate::algorithm::Parameters;
 use crate::cluster::wire::LimitIdentity;
@@ -277,13 +277,13 @@ impl Restored {
     ) -> Result<(), SnapshotError> {
         let table = &rules.table;
         for _ in 0..count {
-            let ((key, rule, state), rest) = read_cell(table.algorithm, key_bytes, cells)
+            let (DetachedCell { key, rule, state }, rest) = read_cell(table.algorithm, key_bytes, cells)
                 .ok_or(SnapshotError::Damaged("a state is not one of its algorithm"))?;
             cells = rest;
             match rules.at(rule) {
                 Some(bound) => {
                     let mut shard = self.store.shards.of(key).lock();
-                    shard.cells[table.position].put(table, bound, key, Some(state));
+                    shard.cells[table.position].put(bound, key, Some(state));
                     self.keys = self.keys.saturating_add(1);
                 }
                 None => self.unknown = self.unknown.saturating_add(1),

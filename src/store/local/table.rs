@@ -3,10 +3,14 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use serde::Serialize;
+
 use super::buckets::{Buckets, Cell, Place};
 use super::rules::RuleNumbers;
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
-use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Core, Evictability, Headroom, Rule, State};
+use crate::algorithm::{
+    self, Algorithm, AlgorithmName, Completion, Core, Evictability, Headroom, Rule, State, match_algorithm,
+};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
@@ -48,27 +52,27 @@ impl<C: Core> Table<C> {
     /// state.
     fn charge(
         &mut self,
-        table: &LimitTable,
+        bound: BoundRule<'_>,
         rule: &C,
-        number: u32,
         charge: &Charge,
         now: Nanos,
         charged: &mut AllCharged,
     ) -> Result<(), NotCharged> {
+        let BoundRule { table, number, .. } = bound;
         if table.is_full() {
             self.has_room(table, charge.key).map_err(|Full| NotCharged::Full)?;
         }
         let key = charge.key.fingerprint();
         let place = self.cells.find(key);
         if place.is_some_and(|place| self.cells.get(place).0 != number)
-            && self.keeper(table, rule, number, charge.key, 0, now).is_some()
+            && self.keeper(bound, rule, charge.key, 0, now).is_some()
         {
             return Err(NotCharged::Kept);
         }
         let now = own_time(table, rule, now);
         let before = place.and_then(|place| {
             let (written_under, state) = self.cells.take_state(place);
-            carried(table, rule, number, written_under, state, now)
+            carried(bound, rule, written_under, state, now)
         });
         let (decision, after) = rule.decide(before, charge.cost, now);
         let headroom = rule.headroom(after.as_ref(), now);
@@ -88,13 +92,14 @@ impl<C: Core> Table<C> {
         }
     }
 
-    fn state(&self, table: &LimitTable, rule: &C, number: u32, key: LimitKey, now: Nanos) -> Option<C::State> {
+    fn state(&self, bound: BoundRule<'_>, rule: &C, key: LimitKey, now: Nanos) -> Option<C::State> {
         let (written_under, state) = self.cells.get(self.cells.find(key.fingerprint())?);
-        carried(table, rule, number, written_under, state.clone(), own_time(table, rule, now))
+        carried(bound, rule, written_under, state.clone(), own_time(bound.table, rule, now))
     }
 
     /// See [`Cells::keeper`].
-    fn keeper(&self, table: &LimitTable, rule: &C, number: u32, key: LimitKey, cost: Cost, now: Nanos) -> Option<u32> {
+    fn keeper(&self, bound: BoundRule<'_>, rule: &C, key: LimitKey, cost: Cost, now: Nanos) -> Option<u32> {
+        let BoundRule { table, number, .. } = bound;
         let (written_under, state) = self.cells.get(self.cells.find(key.fingerprint())?);
         if written_under == number {
             return None;
@@ -106,21 +111,21 @@ impl<C: Core> Table<C> {
     }
 
     /// The headroom of a key.
-    fn headroom(&self, table: &LimitTable, rule: &C, number: u32, key: LimitKey, now: Nanos) -> Headroom {
-        let now = own_time(table, rule, now);
+    fn headroom(&self, bound: BoundRule<'_>, rule: &C, key: LimitKey, now: Nanos) -> Headroom {
+        let now = own_time(bound.table, rule, now);
         match self.cells.find(key.fingerprint()).map(|place| self.cells.get(place)) {
-            Some((written_under, state)) if written_under == number => rule.headroom(Some(state), now),
+            Some((written_under, state)) if written_under == bound.number => rule.headroom(Some(state), now),
             Some((written_under, state)) => {
-                let state = carried(table, rule, number, written_under, state.clone(), now);
+                let state = carried(bound, rule, written_under, state.clone(), now);
                 rule.headroom(state.as_ref(), now)
             }
             None => rule.headroom(None, now),
         }
     }
 
-    fn put(&mut self, table: &LimitTable, number: u32, key: LimitKey, state: Option<C::State>) {
+    fn put(&mut self, bound: BoundRule<'_>, key: LimitKey, state: Option<C::State>) {
         let key = key.fingerprint();
-        self.set(table, key, self.cells.find(key), number, state);
+        self.set(bound.table, key, self.cells.find(key), bound.number, state);
     }
 
     /// Gives back the tokens that a request held, under the parameters that the cell was written with.
@@ -150,7 +155,7 @@ impl<C: Core> Table<C> {
             {
                 state = rule.shift(state, wall.minus(rule.own_offset(wall)));
             }
-            write_state::<C>(key, numbers.position(number), &state, bytes)?;
+            write_state(key, numbers.position(number), &state, bytes)?;
             then(numbers, bytes)?;
         }
         Ok(())
@@ -218,7 +223,7 @@ impl<C: Core> Table<C> {
 }
 
 /// Appends a cell to `bytes`.
-fn write_state<C: Core>(key: u64, rule: u32, state: &C::State, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn write_state(key: u64, rule: u32, state: &impl Serialize, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.extend_from_slice(&key.to_le_bytes());
     *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
     Ok(())
@@ -231,9 +236,8 @@ fn own_time<C: Core>(table: &LimitTable, rule: &C, now: Nanos) -> Nanos {
 
 /// A state in the form that `rule` needs; another rule may have written it.
 fn carried<C: Core>(
-    table: &LimitTable,
+    BoundRule { table, number, .. }: BoundRule<'_>,
     rule: &C,
-    number: u32,
     written_under: u32,
     state: C::State,
     now: Nanos,
@@ -277,121 +281,122 @@ macro_rules! define_cells {
                     $(AlgorithmName::$Variant => Self::$Variant(Table::new()),)*
                 }
             }
-
-            pub(super) fn charge(&mut self, table: &LimitTable, bound: BoundRule<'_>, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), NotCharged> {
-                match (self, bound.rule) {
-                    $((Self::$Variant(cells), Rule::$Variant(rule)) => cells.charge(table, rule, bound.number, charge, now, charged),)*
-                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
-                    _ => unreachable!("a limit's table is found by its algorithm"),
-                }
-            }
-
-            pub(super) fn state(&self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Option<State> {
-                match (self, bound.rule) {
-                    $((Self::$Variant(cells), Rule::$Variant(rule)) => {
-                        cells.state(table, rule, bound.number, key, now).map(State::$Variant)
-                    })*
-                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
-                    _ => None,
-                }
-            }
-
-            /// The parameters with their number under which the state of `key` stays although those of `bound` take `cost`
-            /// of it: [`Rule::leaves_under`].
-            pub(super) fn keeper(&self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, cost: Cost, now: Nanos) -> Option<(u32, Rule)> {
-                let number = match (self, bound.rule) {
-                    $((Self::$Variant(cells), Rule::$Variant(rule)) => cells.keeper(table, rule, bound.number, key, cost, now)?,)*
-                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
-                    _ => return None,
-                };
-                Some((number, table.rules.read().get(number)?.clone()))
-            }
-
-            pub(super) fn headroom(&self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Headroom {
-                match (self, bound.rule) {
-                    $((Self::$Variant(cells), Rule::$Variant(rule)) => cells.headroom(table, rule, bound.number, key, now),)*
-                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
-                    _ => bound.rule.headroom(None, now),
-                }
-            }
-
-            pub(super) fn put(&mut self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, state: Option<State>) {
-                match (self, state) {
-                    $((Self::$Variant(cells), Some(State::$Variant(state))) => cells.put(table, bound.number, key, Some(state)),)*
-                    $((Self::$Variant(cells), _) => cells.put(table, bound.number, key, None),)*
-                }
-            }
-
-            pub(super) fn complete(&mut self, table: &LimitTable, key: LimitKey, cost: Cost, end: Completion, now: Nanos) {
-                match self {
-                    $(Self::$Variant(cells) => cells.complete(table, key, cost, end, now),)*
-                }
-            }
-
-            pub(super) fn has_room(&self, table: &LimitTable, key: LimitKey) -> Result<(), Full> {
-                match self {
-                    $(Self::$Variant(cells) => cells.has_room(table, key),)*
-                }
-            }
-
-            /// Appends each cell to `bytes`, with wall clock times and its rule's position in `numbers`, and calls `then` after it.
-            pub(super) fn write(self, table: &LimitTable, numbers: &mut RuleNumbers, bytes: &mut Vec<u8>, then: impl FnMut(&RuleNumbers, &mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
-                match self {
-                    $(Self::$Variant(cells) => cells.write(table, numbers, bytes, then),)*
-                }
-            }
-
-            pub(super) fn has_state(&self, key: LimitKey) -> bool {
-                match self {
-                    $(Self::$Variant(cells) => cells.has_state(key),)*
-                }
-            }
-
-            /// Removes the cell of `key`.
-            pub(super) fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<DetachedCell> {
-                match self {
-                    $(Self::$Variant(cells) => {
-                        let cell = cells.take_out(table, key)?;
-                        Some(DetachedCell { key, rule: cell.rule, state: State::$Variant(cell.state) })
-                    })*
-                }
-            }
-
-            /// Removes the cells that `moves` selects, and passes on those that are not as good as new.
-            pub(super) fn take_moved(&mut self, table: &LimitTable, now: Nanos, moves: &dyn Fn(LimitKey) -> bool, mut taken: impl FnMut(DetachedCell)) {
-                match self {
-                    $(Self::$Variant(cells) => cells.take_moved(table, now, moves, |cell| {
-                        taken(DetachedCell { key: LimitKey::of_fingerprint(cell.key), rule: cell.rule, state: State::$Variant(cell.state) });
-                    }),)*
-                }
-            }
-
-            pub(super) fn sweep(&mut self, table: &LimitTable, now: Nanos) {
-                match self {
-                    $(Self::$Variant(cells) => cells.sweep(table, now, table.is_full()),)*
-                }
-            }
-        }
-
-        /// Appends a cell to `bytes`, as [`Cells::write`] does.
-        pub(super) fn write_cell(key: LimitKey, rule: u32, state: &State, bytes: &mut Vec<u8>) -> io::Result<()> {
-            match state {
-                $(State::$Variant(state) => write_state::<<algorithm::$module::$Variant as Algorithm>::Core>(key.fingerprint(), rule, state, bytes),)*
-            }
-        }
-
-        /// Reads a cell that [`Cells::write`] wrote, with a key of `key_bytes` bytes. Returns the cell and the bytes
-        /// after it, or `None` if `bytes` do not begin with a cell.
-        pub(super) fn read_cell(algorithm: AlgorithmName, key_bytes: usize, bytes: &[u8]) -> Option<((LimitKey, u32, State), &[u8])> {
-            let (key, bytes) = (bytes.first_chunk()?, bytes.get(key_bytes..)?);
-            let key = LimitKey::of_fingerprint(u64::from_le_bytes(*key));
-            match algorithm {
-                $(AlgorithmName::$Variant => {
-                    let ((rule, state), rest) = postcard::take_from_bytes(bytes).ok()?;
-                    Some(((key, rule, State::$Variant(state)), rest))
-                })*
-            }
         }
     };
 }
 crate::for_each_algorithm!(define_cells);
+
+impl Cells {
+    pub(super) fn charge(
+        &mut self,
+        bound: BoundRule<'_>,
+        charge: &Charge,
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) -> Result<(), NotCharged> {
+        match_algorithm!(self, |Cells(cells)| match bound.rule {
+            ThisRule(rule) => cells.charge(bound, rule, charge, now, charged),
+            _ => unreachable!("a limit's table is found by its algorithm"),
+        })
+    }
+
+    pub(super) fn state(&self, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Option<State> {
+        match_algorithm!(self, |Cells(cells)| match bound.rule {
+            ThisRule(rule) => cells.state(bound, rule, key, now).map(ThisState),
+            _ => None,
+        })
+    }
+
+    /// The parameters with their number under which the state of `key` stays although those of `bound` take `cost`
+    /// of it: [`Rule::leaves_under`].
+    pub(super) fn keeper(&self, bound: BoundRule<'_>, key: LimitKey, cost: Cost, now: Nanos) -> Option<(u32, Rule)> {
+        let number = match_algorithm!(self, |Cells(cells)| match bound.rule {
+            ThisRule(rule) => cells.keeper(bound, rule, key, cost, now)?,
+            _ => return None,
+        });
+        Some((number, bound.table.rules.read().get(number)?.clone()))
+    }
+
+    pub(super) fn headroom(&self, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Headroom {
+        match_algorithm!(self, |Cells(cells)| match bound.rule {
+            ThisRule(rule) => cells.headroom(bound, rule, key, now),
+            other => other.headroom(None, now),
+        })
+    }
+
+    /// Writes the state of `key`; `None` removes its cell.
+    pub(super) fn put(&mut self, bound: BoundRule<'_>, key: LimitKey, state: Option<State>) {
+        match_algorithm!(self, |Cells(cells)| {
+            let state = if let Some(ThisState(state)) = state { Some(state) } else { None };
+            cells.put(bound, key, state);
+        });
+    }
+
+    pub(super) fn complete(&mut self, table: &LimitTable, key: LimitKey, cost: Cost, end: Completion, now: Nanos) {
+        match_algorithm!(self, |Cells(cells)| cells.complete(table, key, cost, end, now));
+    }
+
+    pub(super) fn has_room(&self, table: &LimitTable, key: LimitKey) -> Result<(), Full> {
+        match_algorithm!(self, |Cells(cells)| cells.has_room(table, key))
+    }
+
+    /// Appends each cell to `bytes`, with wall clock times and its rule's position in `numbers`, and calls `then` after it.
+    pub(super) fn write(
+        self,
+        table: &LimitTable,
+        numbers: &mut RuleNumbers,
+        bytes: &mut Vec<u8>,
+        then: impl FnMut(&RuleNumbers, &mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match_algorithm!(self, |Cells(cells)| cells.write(table, numbers, bytes, then))
+    }
+
+    pub(super) fn has_state(&self, key: LimitKey) -> bool {
+        match_algorithm!(self, |Cells(cells)| cells.has_state(key))
+    }
+
+    /// Removes the cell of `key`.
+    pub(super) fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<DetachedCell> {
+        match_algorithm!(self, |Cells(cells)| Some(cells.take_out(table, key)?.detached(ThisState)))
+    }
+
+    /// Removes the cells that `moves` selects, and passes on those that are not as good as new.
+    pub(super) fn take_moved(
+        &mut self,
+        table: &LimitTable,
+        now: Nanos,
+        moves: &dyn Fn(LimitKey) -> bool,
+        mut taken: impl FnMut(DetachedCell),
+    ) {
+        match_algorithm!(self, |Cells(cells)| {
+            cells.take_moved(table, now, moves, |cell| taken(cell.detached(ThisState)));
+        });
+    }
+
+    pub(super) fn sweep(&mut self, table: &LimitTable, now: Nanos) {
+        match_algorithm!(self, |Cells(cells)| cells.sweep(table, now, table.is_full()));
+    }
+}
+
+impl<S> Cell<S> {
+    /// The cell outside of its table, whose states `any` makes states of any algorithm.
+    fn detached(self, any: impl FnOnce(S) -> State) -> DetachedCell {
+        DetachedCell { key: LimitKey::of_fingerprint(self.key), rule: self.rule, state: any(self.state) }
+    }
+}
+
+/// Appends a cell to `bytes`, as [`Cells::write`] does.
+pub(super) fn write_cell(key: LimitKey, rule: u32, state: &State, bytes: &mut Vec<u8>) -> io::Result<()> {
+    match_algorithm!(state, |State(state)| write_state(key.fingerprint(), rule, state, bytes))
+}
+
+/// Reads a cell that [`Cells::write`] wrote, with a key of `key_bytes` bytes. Returns the cell and the bytes after it, or `None`
+/// if `bytes` do not begin with a cell.
+pub(super) fn read_cell(algorithm: AlgorithmName, key_bytes: usize, bytes: &[u8]) -> Option<(DetachedCell, &[u8])> {
+    let (key, bytes) = (bytes.first_chunk()?, bytes.get(key_bytes..)?);
+    let key = LimitKey::of_fingerprint(u64::from_le_bytes(*key));
+    match_algorithm!(algorithm, |AlgorithmName| {
+        let ((rule, state), rest) = postcard::take_from_bytes(bytes).ok()?;
+        Some((DetachedCell { key, rule, state: ThisState(state) }, rest))
+    })
+}
