@@ -114,7 +114,7 @@ enum Authority<'a> {
     /// This process's memory.
     Here,
     /// Redis, or this process while Redis is unavailable.
-    Shared(&'a SharedStore, &'a SharedLimit),
+    Shared(&'a Arc<SharedStore>, &'a SharedLimit),
     /// The memory of the gateway that owns the key, which may be this one.
     Owned(&'a Owners, &'a OwnedLimit),
 }
@@ -145,7 +145,7 @@ impl Receipt {
 #[derive(Debug, Default)]
 pub struct Store {
     local: LocalStore,
-    shared: Option<SharedStore>,
+    shared: Option<Arc<SharedStore>>,
     owners: Option<Owners>,
     ended_slots: EndedSlots,
 }
@@ -153,7 +153,7 @@ pub struct Store {
 impl Store {
     /// A store with these states. Without `shared`, this gateway keeps the states of every limit; without a cluster, it
     /// owns every key of a sticky limit.
-    pub fn new(local: LocalStore, shared: Option<SharedStore>, cluster: Option<Arc<Cluster>>) -> Self {
+    pub fn new(local: LocalStore, shared: Option<Arc<SharedStore>>, cluster: Option<Arc<Cluster>>) -> Self {
         Self { local, shared, owners: cluster.map(Owners::new), ended_slots: EndedSlots::default() }
     }
 
@@ -172,7 +172,7 @@ impl Store {
 
     /// Whether the process can end now without losing anything that it still has to send to Redis or to other gateways.
     pub fn is_settled(&self) -> bool {
-        self.shared.as_ref().is_none_or(SharedStore::is_settled)
+        self.shared.as_ref().is_none_or(|shared| shared.is_settled())
             && self.cluster().is_none_or(|cluster| cluster.is_settled())
     }
 
@@ -192,7 +192,7 @@ impl Store {
     }
 
     /// The part of the store that keeps states in Redis, if there is one.
-    pub const fn shared(&self) -> Option<&SharedStore> {
+    pub const fn shared(&self) -> Option<&Arc<SharedStore>> {
         self.shared.as_ref()
     }
 

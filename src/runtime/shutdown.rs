@@ -21,7 +21,6 @@ use crate::admin::reloads::Reloads;
 use crate::gateway::Gateway;
 use crate::lifecycle::Phase;
 use crate::panics::failpoint;
-use crate::store::SharedStore;
 use crate::units::Nanos;
 
 /// The longest time that a shutdown waits for requests in flight.
@@ -102,7 +101,7 @@ pub(super) fn run_until_idle(
         // in the cluster the successor has this gateway's place: nothing here settles with other gateways any more
         let is_settled = || {
             if lifecycle.is_handed_over() {
-                gateway.store.shared().is_none_or(SharedStore::is_settled)
+                gateway.store.shared().is_none_or(|shared| shared.is_settled())
             } else {
                 gateway.store.is_settled()
             }

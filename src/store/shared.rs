@@ -85,11 +85,8 @@ pub struct CallEvent {
     pub charges: Option<u64>,
 }
 
-/// States that all gateways share, in Redis.
-pub struct SharedStore(Arc<SharedGateway>);
-
-/// This gateway as one of several gateways.
-struct SharedGateway {
+/// States that all gateways share, in Redis, as this gateway uses them.
+pub struct SharedStore {
     /// The number that identifies this gateway.
     id: u64,
     settings: StoreSettings,
@@ -156,7 +153,7 @@ pub(super) enum SharedOutcome {
 
 impl SharedStore {
     /// A store that connects at its first call. `threads` is the number of threads that call Redis.
-    pub fn new(settings: StoreSettings, threads: usize, clock: Arc<dyn Clock>, observer: CallObserver) -> Self {
+    pub fn new(settings: StoreSettings, threads: usize, clock: Arc<dyn Clock>, observer: CallObserver) -> Arc<Self> {
         let link = |threads| Box::new(Link::new(settings.servers.clone(), threads)) as Box<dyn Scripts>;
         let links = (link(threads), link(1));
         Self::reached_over(links, rand::random(), settings, clock, observer)
@@ -170,9 +167,9 @@ impl SharedStore {
         settings: StoreSettings,
         clock: Arc<dyn Clock>,
         observer: CallObserver,
-    ) -> Self {
+    ) -> Arc<Self> {
         let least = settings.nodes.unwrap_or(1);
-        Self(Arc::new(SharedGateway {
+        Arc::new(Self {
             id,
             node_count: Mutex::new(NodeCount::at_least(least)),
             nodes: AtomicU64::new(least),
@@ -196,31 +193,29 @@ impl SharedStore {
             slots: Slots::default(),
             pending: AtomicU64::new(0),
             counts: Counts::default(),
-        }))
+        })
     }
 
     /// The status at this time.
     pub fn report(&self) -> SharedStatus {
-        let gateway = &self.0;
         SharedStatus {
-            breaker: gateway.servers.states().max().unwrap_or(BreakerState::Closed),
-            nodes: gateway.nodes.load(Ordering::Relaxed),
-            healed: gateway.counts.healed.load(Ordering::Relaxed),
-            overshoot: gateway.counts.overshoot.load(Ordering::Relaxed),
-            unsynced: gateway.fallback.unsynced(),
-            waiting: gateway.coalescer.waiting(),
-            clock_ahead: gateway.redis_clocks.nanoseconds(),
-            leases: gateway.leases.report(),
+            breaker: self.servers.states().max().unwrap_or(BreakerState::Closed),
+            nodes: self.nodes.load(Ordering::Relaxed),
+            healed: self.counts.healed.load(Ordering::Relaxed),
+            overshoot: self.counts.overshoot.load(Ordering::Relaxed),
+            unsynced: self.fallback.unsynced(),
+            waiting: self.coalescer.waiting(),
+            clock_ahead: self.redis_clocks.nanoseconds(),
+            leases: self.leases.report(),
         }
     }
 
     /// The status of each Redis server that this gateway knows or has tokens to reconcile with.
     pub fn servers(&self) -> Vec<ServerStatus> {
-        let gateway = &self.0;
-        let unsynced = gateway.fallback.unsynced_by(|tag| gateway.link.server(gateway.link.slot(tag)));
-        let all = gateway.servers.states().enumerate().map(|(number, breaker)| {
+        let unsynced = self.fallback.unsynced_by(|tag| self.link.server(self.link.slot(tag)));
+        let all = self.servers.states().enumerate().map(|(number, breaker)| {
             let unsynced = unsynced.get(&number).copied().unwrap_or_default();
-            ServerStatus { number, name: gateway.link.server_name(number), breaker, unsynced }
+            ServerStatus { number, name: self.link.server_name(number), breaker, unsynced }
         });
         let is_known = |server: &ServerStatus| {
             server.name.is_some() || server.breaker != BreakerState::Closed || server.unsynced > 0
@@ -231,60 +226,56 @@ impl SharedStore {
     /// Whether the process can end now without losing changes that are on their way to Redis, or counts that Redis does
     /// not know. If it does not, these are synced at once.
     pub fn is_settled(&self) -> bool {
-        let gateway = &self.0;
-        if gateway.counters.has_unsynced(|part| !gateway.is_unavailable(part)) {
-            gateway.must_sync.notify_one();
+        if self.counters.has_unsynced(|part| !self.is_unavailable(part)) {
+            self.must_sync.notify_one();
             return false;
         }
-        gateway.pending.load(Ordering::Relaxed) == 0
+        self.pending.load(Ordering::Relaxed) == 0
     }
 
     /// Connects the calling thread, if Redis answers quickly, so that its first requests need not wait for a connection.
     pub async fn connect(&self) {
-        self.0.link.open().await;
+        self.link.open().await;
     }
 
     /// Runs the background tasks (heartbeat, reconciliation, slots, sync) for as long as it is polled.
-    pub async fn run(&self) {
-        let gateway = &self.0;
+    pub async fn run(self: &Arc<Self>) {
         tokio::join!(
-            gateway.keep_heartbeat(),
-            gateway.keep_probing(),
-            gateway.keep_resuming(),
-            gateway.keep_reconciling(),
-            gateway.keep_slots(),
-            gateway.keep_syncing()
+            self.keep_heartbeat(),
+            self.keep_probing(),
+            self.keep_resuming(),
+            self.keep_reconciling(),
+            self.keep_slots(),
+            self.keep_syncing()
         );
     }
 
     pub(super) fn limit(&self, spec: &LimitSpec<'_>) -> Option<SharedLimit> {
-        SharedLimit::new(spec, self.0.settings.nodes.unwrap_or(1))
+        SharedLimit::new(spec, self.settings.nodes.unwrap_or(1))
     }
 
     /// The denial of a charge, if it is certain without a call.
     pub(super) fn denial(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
-        let gateway = &self.0;
-        let has_own = limit.is_eventual() || (limit.is_leased() && gateway.leases.balance(&part, now) >= part.cost);
-        if has_own { None } else { gateway.memory.denial(&part, gateway.redis_time(&part, now)) }
+        let has_own = limit.is_eventual() || (limit.is_leased() && self.leases.balance(&part, now) >= part.cost);
+        if has_own { None } else { self.memory.denial(&part, self.redis_time(&part, now)) }
     }
 
     /// The result that this gateway expects for a charge, from the key's last known state.
     pub(super) fn predict(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
-        Some(self.0.memory.predict(&part, self.0.redis_time(&part, now)))
+        Some(self.memory.predict(&part, self.redis_time(&part, now)))
     }
 
     /// Charges the shared limits of one request, all or none. The request came at `now`, and has waited for Redis for
     /// `waited`.
     pub(super) async fn charge(
-        &self,
+        self: &Arc<Self>,
         tables: Tables<'_>,
         limits: &[&SharedLimit],
         batch: &mut [Charge],
         (now, waited): (Nanos, &mut Nanos),
     ) -> SharedOutcome {
-        let gateway = &self.0;
         let mut parts: Vec<ChargePart> = Vec::with_capacity(batch.len());
         for (position, (limit, charge)) in limits.iter().zip(&*batch).enumerate() {
             let Some(part) = limit.part(charge) else { return SharedOutcome::FailedClosed(position) };
@@ -293,12 +284,12 @@ impl SharedStore {
         let asked = match (limits, &*parts, &mut *batch) {
             // a lease does not tell Redis of denied requests
             ([limit], [part], [charge]) if limit.is_leased() && !part.enforcement.counts_denied => {
-                gateway.charge_leased(part, charge, (now, waited)).await
+                self.charge_leased(part, charge, (now, waited)).await
             }
             ([limit], [part], [charge]) if limit.is_eventual() => {
-                gateway.charge_eventual(part, charge, (now, waited)).await
+                self.charge_eventual(part, charge, (now, waited)).await
             }
-            _ => gateway.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, DecisionSource::Store)),
+            _ => self.charge_exact(&parts, batch, (now, waited)).await.map(|charged| (charged, DecisionSource::Store)),
         };
         if let Ok((charged, source)) = asked {
             return SharedOutcome::Charged(charged, source);
@@ -307,9 +298,9 @@ impl SharedStore {
             .iter()
             .zip(batch)
             .zip(&parts)
-            .map(|((limit, charge), part)| gateway.degraded(limit, part, charge, now))
+            .map(|((limit, charge), part)| self.degraded(limit, part, charge, now))
             .collect();
-        match gateway.fallback.charge((tables, &gateway.slots), &mut degraded, now) {
+        match self.fallback.charge((tables, &self.slots), &mut degraded, now) {
             Ok(charged) => SharedOutcome::Degraded(charged),
             Err(refused) => SharedOutcome::FailedClosed(refused),
         }
@@ -317,17 +308,9 @@ impl SharedStore {
 
     /// The cluster slot of a tag: keys of the same slot can be charged in one call.
     pub(super) fn slot(&self, tag: LimitKey) -> u16 {
-        self.0.link.slot(tag)
+        self.link.slot(tag)
     }
-}
 
-impl std::fmt::Debug for SharedStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedStore").field("report", &self.report()).finish_non_exhaustive()
-    }
-}
-
-impl SharedGateway {
     /// The number of the server that has the key of `part`.
     fn server(&self, part: &ChargePart) -> usize {
         self.link.server(self.link.slot(part.tag))
@@ -349,7 +332,7 @@ impl SharedGateway {
     }
 
     /// Asks Redis to charge one request, and waits for the reply until the timeout. All keys of `parts` are in one slot.
-    async fn ask(
+    async fn charge_exact(
         self: &Arc<Self>,
         parts: &[ChargePart],
         batch: &mut [Charge],
@@ -402,7 +385,8 @@ impl SharedGateway {
                 Ok((charged, DecisionSource::Store))
             }
             LeaseOutcome::Rejected => {
-                let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
+                let charged =
+                    self.charge_exact(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
                 Ok((charged, DecisionSource::Store))
             }
         }
@@ -446,7 +430,8 @@ impl SharedGateway {
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
         let asked = self.counters.ask(part);
-        let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
+        let charged =
+            self.charge_exact(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
         drop(asked);
         if let Some(known) = self.memory.known(part) {
             self.counters.begin(part, known.state().cloned(), self.redis_time(part, self.clock.now()));
@@ -478,5 +463,11 @@ impl SharedGateway {
             // a probe logs in anew, as the next calls do
             self.heartbeat_link.close(server);
         }
+    }
+}
+
+impl std::fmt::Debug for SharedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedStore").field("report", &self.report()).finish_non_exhaustive()
     }
 }

@@ -117,7 +117,7 @@ impl Node {
     }
 
     /// A gateway whose limits are kept in Redis.
-    pub(crate) fn with_redis(shared: SharedStore, limits: &[(Rule, Sharing)], clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn with_redis(shared: Arc<SharedStore>, limits: &[(Rule, Sharing)], clock: Arc<dyn Clock>) -> Self {
         let store = Arc::new(Store::new(LocalStore::for_one_thread(), Some(shared), None));
         let named = limits.iter().enumerate().map(|(number, limit)| (format!("limit {number}"), limit));
         let named: Vec<_> = named.collect();

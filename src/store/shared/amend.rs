@@ -1,5 +1,7 @@
 //! Operators' changes of a key that Redis keeps.
 
+use std::sync::Arc;
+
 use crate::algorithm::grant;
 use crate::charge::{AllCharged, Charge};
 use crate::store::amend::{AmendError, Amendment};
@@ -8,7 +10,7 @@ use crate::store::redis::{Call, CallArgument, Encoded};
 use crate::store::shared::calls::{CallResult, NoReply, Operation};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::link::Script;
-use crate::store::shared::{SharedGateway, SharedLimit, SharedStore};
+use crate::store::shared::{SharedLimit, SharedStore};
 use crate::units::Cost;
 
 /// The most charges that one grant takes back: each takes a call.
@@ -30,13 +32,12 @@ return {}";
 impl SharedStore {
     /// Asks Redis to decide `charge`; `None` if Redis is unavailable, or if this gateway's counts have not all reached
     /// it.
-    pub(in crate::store) async fn ask(&self, limit: &SharedLimit, charge: &Charge) -> Option<AllCharged> {
+    pub(in crate::store) async fn ask(self: &Arc<Self>, limit: &SharedLimit, charge: &Charge) -> Option<AllCharged> {
         let part = limit.part(charge)?;
-        let gateway = &self.0;
-        if limit.is_eventual() || gateway.is_unavailable(&part) {
+        if limit.is_eventual() || self.is_unavailable(&part) {
             return None;
         }
-        let outcome = gateway.call_charge(Operation::Charge, std::slice::from_ref(&part), 0).await.ok()?;
+        let outcome = self.call_charge(Operation::Charge, std::slice::from_ref(&part), 0).await.ok()?;
         outcome.each.into_iter().next()
     }
 
@@ -46,37 +47,35 @@ impl SharedStore {
     }
 
     fn amendable_part(&self, limit: &SharedLimit, charge: &Charge) -> Result<ChargePart, AmendError> {
-        let part = limit.part(charge).filter(|part| !self.0.is_unavailable(part));
+        let part = limit.part(charge).filter(|part| !self.is_unavailable(part));
         part.ok_or(AmendError::RedisUnavailable)
     }
 
     /// See [`crate::store::Store::amend`].
     pub(in crate::store) async fn amend(
-        &self,
+        self: &Arc<Self>,
         limit: &SharedLimit,
         charge: &Charge,
         amendment: Amendment,
     ) -> Result<(), AmendError> {
-        let (part, gateway) = (self.amendable_part(limit, charge)?, &self.0);
-        if !gateway.reconcile_keys_of(std::slice::from_ref(&part)).await {
+        let part = self.amendable_part(limit, charge)?;
+        if !self.reconcile_keys_of(std::slice::from_ref(&part)).await {
             return Err(AmendError::RedisUnavailable);
         }
         if limit.is_eventual() {
-            gateway.sync_all().await;
+            self.sync_all().await;
         }
         // drop this gateway's memory of the key first: it would take precedence over the amended state in Redis
-        gateway.memory.forget(part.key);
+        self.memory.forget(part.key);
         let done = match amendment {
-            Amendment::ResetKey => gateway.begin_afresh(&part).await,
-            Amendment::Grant(tokens) => gateway.grant(&part, tokens).await,
+            Amendment::ResetKey => self.begin_afresh(&part).await,
+            Amendment::Grant(tokens) => self.grant(&part, tokens).await,
         };
         done.map_err(|NoReply| AmendError::RedisUnavailable)?;
-        gateway.counters.outdate(part.key);
+        self.counters.outdate(part.key);
         Ok(())
     }
-}
 
-impl SharedGateway {
     async fn begin_afresh(&self, part: &ChargePart) -> Result<(), NoReply> {
         let name = key_name(&self.settings.prefix, &part.bucket(CallArgument::Nothing));
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use crate::store::shared::SharedGateway;
+use crate::store::shared::SharedStore;
 
 /// Runs `work`, at most `most` tasks at a time. Returns the results in the order in which the tasks end.
 pub(super) async fn run_bounded<T: Send + 'static>(
@@ -26,7 +26,7 @@ pub(super) async fn run_bounded<T: Send + 'static>(
     ended
 }
 
-impl SharedGateway {
+impl SharedStore {
     /// Runs `task` in the background.
     pub(super) fn spawn_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = Handle::try_current() else { return };
@@ -45,7 +45,7 @@ impl SharedGateway {
 }
 
 /// A change on its way to Redis, counted until it is dropped.
-pub(super) struct Pending(Arc<SharedGateway>);
+pub(super) struct Pending(Arc<SharedStore>);
 
 impl Drop for Pending {
     fn drop(&mut self) {

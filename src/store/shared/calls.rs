@@ -15,7 +15,7 @@ use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
 use crate::store::shared::link::{CallError, Reply};
 use crate::store::shared::memory::CachedState;
-use crate::store::shared::{CallEvent, SharedGateway};
+use crate::store::shared::{CallEvent, SharedStore};
 use crate::units::Nanos;
 
 /// What a call to Redis is for.
@@ -152,7 +152,7 @@ pub(super) const NO_ANSWER: &str = "no answer in time";
 /// The interval in which at most one failed call is logged.
 const QUIET: Nanos = Nanos::from_secs(10);
 
-impl SharedGateway {
+impl SharedStore {
     /// Charges `parts` for one request; `slot` is the number of its slot, if a limit needs one.
     pub(super) async fn call_charge(
         self: &Arc<Self>,

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::charge::Enforcement;
-use crate::store::shared::SharedGateway;
+use crate::store::shared::SharedStore;
 use crate::store::shared::calls::{NoReply, Operation};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::receipt::ChargeReceipt;
@@ -40,7 +40,7 @@ impl RequestCoalescer {
 /// The longest queue: Redis does not decide about requests beyond it.
 const LONGEST: usize = 1_000;
 
-impl SharedGateway {
+impl SharedStore {
     /// Asks Redis to charge `parts` for one request, in one call with identical requests.
     pub(super) fn charge_coalesced(self: &Arc<Self>, parts: Vec<ChargePart>) -> oneshot::Receiver<ChargeResult> {
         let (sender, receiver) = oneshot::channel();
@@ -118,7 +118,7 @@ impl SharedGateway {
 
 /// A queue being served. When this is dropped, it removes the queue, so that no request waits in it for ever.
 struct CoalescedCalls {
-    gateway: Arc<SharedGateway>,
+    gateway: Arc<SharedStore>,
     coalesce_key: CoalesceKey,
     is_gone: bool,
 }

@@ -7,75 +7,78 @@ use crate::charge::{Charge, ChargeSource};
 use crate::store::redis::{Call, CallArgument};
 use crate::store::shared::calls::Operation;
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{SharedGateway, SharedLimit, SharedStore, Tables};
+use crate::store::shared::{SharedLimit, SharedStore, Tables};
 use crate::units::Nanos;
 
 impl SharedStore {
     /// Refunds a charge; `full_at` as in [`super::super::Store::refund`].
-    pub(in crate::store) fn refund(&self, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge, full_at: Nanos) {
+    pub(in crate::store) fn refund(
+        self: &Arc<Self>,
+        tables: Tables<'_>,
+        limit: &SharedLimit,
+        charge: &Charge,
+        full_at: Nanos,
+    ) {
         let Some(part) = limit.part(charge) else { return };
-        let gateway = &self.0;
-        let now = gateway.clock.now();
-        let redis_time = gateway.redis_time(&part, now);
+        let now = self.clock.now();
+        let redis_time = self.redis_time(&part, now);
         let full_there = full_at.shifted(charge.ahead);
         match charge.taken_from {
-            ChargeSource::Slot(slot) => gateway.release(slot),
-            ChargeSource::Lease { expires_at } if gateway.leases.give_back(&part, expires_at, now) => {}
-            ChargeSource::Counted { sync } if gateway.counters.refund(&part, sync, full_there, redis_time) => {}
+            ChargeSource::Slot(slot) => self.release(slot),
+            ChargeSource::Lease { expires_at } if self.leases.give_back(&part, expires_at, now) => {}
+            ChargeSource::Counted { sync } if self.counters.refund(&part, sync, full_there, redis_time) => {}
             ChargeSource::Fallback { key, cost_multiplier, refill_times: refill_times @ [alone, _] } => {
                 let cost = charge.cost.saturating_mul(cost_multiplier);
                 tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
                 let is_noted = alone > Nanos::ZERO;
-                if is_noted && !gateway.fallback.take_back(&part, charge.cost, refill_times, redis_time) {
+                if is_noted && !self.fallback.take_back(&part, charge.cost, refill_times, redis_time) {
                     // Redis does not count the charge as refilled before it was reconciled
-                    gateway.refund_later(vec![(part, alone)]);
+                    self.refund_later(vec![(part, alone)]);
                 }
             }
-            _ => gateway.refund_later(vec![(part, full_there)]),
+            _ => self.refund_later(vec![(part, full_there)]),
         }
     }
 
     /// Debits a charge, whatever the limit says.
-    pub(in crate::store) fn debit(&self, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge) {
+    pub(in crate::store) fn debit(self: &Arc<Self>, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge) {
         let Some(part) = limit.part(charge) else { return };
-        let gateway = Arc::clone(&self.0);
-        let now = gateway.clock.now();
-        let redis_time = gateway.redis_time(&part, now);
+        let now = self.clock.now();
+        let redis_time = self.redis_time(&part, now);
         if let ChargeSource::Fallback { key, cost_multiplier, .. } = charge.taken_from {
             let cost = charge.cost.saturating_mul(cost_multiplier);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..charge.clone() }], now);
-            if gateway.fallback.add(&part, charge.cost, cost_multiplier, redis_time).is_some() {
+            if self.fallback.add(&part, charge.cost, cost_multiplier, redis_time).is_some() {
                 return;
             }
         }
-        let is_unavailable = gateway.is_unavailable(&part);
-        if limit.is_eventual() && !is_unavailable && gateway.counters.debit(&part, redis_time) {
+        let is_unavailable = self.is_unavailable(&part);
+        if limit.is_eventual() && !is_unavailable && self.counters.debit(&part, redis_time) {
             return;
         }
-        if limit.is_leased() && gateway.leases.take_more(&part, now) {
+        if limit.is_leased() && self.leases.take_more(&part, now) {
             return;
         }
         if is_unavailable {
             let mut charge = charge.clone();
-            let degraded = gateway.degraded(limit, &part, &mut charge, now);
-            gateway.fallback.debit(tables, &degraded, now);
+            let degraded = self.degraded(limit, &part, &mut charge, now);
+            self.fallback.debit(tables, &degraded, now);
             return;
         }
-        self.0.spawn_background(async move {
+        let gateway = Arc::clone(self);
+        self.spawn_background(async move {
             // this debit is tried once: if it fails, the limit loses the tokens
             drop(gateway.call_change(Operation::Debit, Call::Debit, &[(part, CallArgument::Nothing)]).await);
         });
     }
 
     /// Gives back the slot that a charge holds while its request runs.
-    pub(in crate::store) fn complete(&self, charge: &Charge) {
+    pub(in crate::store) fn complete(self: &Arc<Self>, charge: &Charge) {
         if let ChargeSource::Slot(slot) = charge.taken_from {
-            self.0.release(slot);
+            self.release(slot);
         }
     }
-}
 
-impl SharedGateway {
     /// Refunds charges in Redis, all of one slot. Each comes with the time at which its key was going to be full, on
     /// Redis's clock.
     pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(ChargePart, Nanos)>) {

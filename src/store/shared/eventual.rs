@@ -23,7 +23,7 @@ use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
 use crate::store::shared::calls::{CallFailure, Operation, hints};
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{ByKey, SharedGateway, run_bounded};
+use crate::store::shared::{ByKey, SharedStore, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The keys that a gateway counts.
@@ -281,7 +281,7 @@ impl Drop for AskedOfRedis<'_> {
     }
 }
 
-impl SharedGateway {
+impl SharedStore {
     /// Syncs the counts with Redis, for as long as it is polled.
     pub(super) async fn keep_syncing(self: &Arc<Self>) {
         loop {

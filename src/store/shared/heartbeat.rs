@@ -13,7 +13,7 @@ use crate::store::redis::{Encoded, Field};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::calls::{CallResult, NO_ANSWER, Operation};
 use crate::store::shared::link::Script;
-use crate::store::shared::{CallEvent, SharedGateway, run_bounded};
+use crate::store::shared::{CallEvent, SharedStore, run_bounded};
 use crate::units::Nanos;
 
 /// The interval between a gateway's heartbeats, and how long each one counts.
@@ -73,7 +73,7 @@ impl NodeCount {
     }
 }
 
-impl SharedGateway {
+impl SharedStore {
     /// Sends the heartbeats that count the gateways, for as long as it is polled. They show whether their server
     /// answers.
     pub(super) async fn keep_heartbeat(self: &Arc<Self>) {

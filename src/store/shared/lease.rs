@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charged};
-use crate::store::shared::SharedGateway;
+use crate::store::shared::SharedStore;
 use crate::store::shared::calls::{ChargeOutcome, NoReply};
 use crate::store::shared::coalescer::ChargeResult;
 use crate::store::shared::ewma::EwmaRate;
@@ -182,7 +182,7 @@ impl Events {
     }
 }
 
-impl SharedGateway {
+impl SharedStore {
     /// Decides a request for `part` under a lease; `may_wait` says whether it may wait for a call. `now` is this
     /// gateway's time.
     pub(super) fn lease(self: &Arc<Self>, part: &ChargePart, now: Nanos, may_wait: bool) -> LeaseOutcome {
@@ -261,7 +261,7 @@ impl SharedGateway {
 
 /// The calls for one key. When this is dropped, it ends them, so that no request waits for ever.
 struct LeaseCalls {
-    gateway: Arc<SharedGateway>,
+    gateway: Arc<SharedStore>,
     key: LimitKey,
     ended: bool,
 }
@@ -302,7 +302,7 @@ impl LeaseCalls {
     }
 }
 
-impl SharedGateway {
+impl SharedStore {
     /// Leases as many of `want` tokens as Redis grants. Returns whether Redis answered.
     async fn take_ahead(self: Arc<Self>, part: ChargePart, want: Cost, waiting: VecDeque<Waiter>) -> bool {
         let sent = self.clock.now();
@@ -393,7 +393,7 @@ impl Drop for LeaseCalls {
     }
 }
 
-impl SharedGateway {
+impl SharedStore {
     /// The number of tokens to lease in addition to those that requests wait for, each for up to `cost` tokens.
     fn worth_taking(&self, lease: &Lease, cost: Cost, now: Nanos) -> Cost {
         let soon = lease.pace.within(AHEAD, now);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::algorithm::Headroom;
 use crate::charge::AllCharged;
-use crate::store::shared::SharedGateway;
+use crate::store::shared::SharedStore;
 use crate::store::shared::limit::ChargePart;
 use crate::units::Nanos;
 
 /// The result of a request's charge. Dropping it before [`ChargeReceipt::keep`] refunds the charge.
 pub(super) struct ChargeReceipt {
-    pub(super) gateway: Arc<SharedGateway>,
+    pub(super) gateway: Arc<SharedStore>,
     pub(super) parts: Arc<[ChargePart]>,
     /// The number of the request's slot, if a limit needs one.
     pub(super) slot: u64,

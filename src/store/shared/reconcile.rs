@@ -10,7 +10,7 @@ use crate::store::shared::calls::Operation;
 use crate::store::shared::fallback::Due;
 use crate::store::shared::heartbeat::HEARTBEAT;
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{SharedGateway, run_bounded};
+use crate::store::shared::{SharedStore, run_bounded};
 use crate::units::LimitKey;
 
 /// The number of keys that are reconciled at a time, and the number of keys before the next check of the results.
@@ -19,7 +19,7 @@ const RECONCILED_IN_TURN: usize = 1_000;
 /// The most servers whose slots are announced at a time.
 const RESUMED_AT_ONCE: usize = 16;
 
-impl SharedGateway {
+impl SharedStore {
     /// Resumes calls to servers that have recovered, for as long as it is polled.
     pub(super) async fn keep_resuming(self: &Arc<Self>) {
         loop {

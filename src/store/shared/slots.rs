@@ -13,7 +13,7 @@ use crate::charge::{AllCharged, Charged};
 use crate::store::redis::{Call, CallArgument};
 use crate::store::shared::calls::Operation;
 use crate::store::shared::limit::{ChargePart, SLOT_LIFETIME, scaled, slot_name};
-use crate::store::shared::{SharedGateway, run_bounded};
+use crate::store::shared::{SharedStore, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The slots of this gateway.
@@ -164,7 +164,7 @@ impl Table {
     }
 }
 
-impl SharedGateway {
+impl SharedStore {
     /// Reports held slots to Redis again and again, for as long as it is polled.
     pub(super) async fn keep_slots(self: &Arc<Self>) {
         loop {
