@@ -339,6 +339,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let ruleset = Ruleset {
         domains: domains::finish(domains, &matcher, &limits),
         matcher,
+    routes::warn_of_final_slashes(top, &matcher, &limits);
         marks: marks(&limits),
         limits,
         plans: plans.all().map(str::to_owned).collect(),

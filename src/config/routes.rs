@@ -16,12 +16,13 @@ use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{MATCH, REWRITE, ROUTE, SHARE, VALUE_MATCH};
 use crate::config::values::{check_ascii, dropped_problem, method, path};
-use crate::config::{access, denied, key, scalar};
+use crate::config::{access, denied, key, scalar, words};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::KeyPart;
-use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, QueryMatch, Rewrite, Route, ValueMatch};
+use crate::ruleset::limit::Limit;
+use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Matcher, QueryMatch, Rewrite, Route, ValueMatch};
 use crate::ruleset::path::{PathPattern, names_segment};
 use crate::ruleset::upstream::{Split, UpstreamId};
 use crate::ruleset::{LimitId, is_dropped};
@@ -289,6 +290,36 @@ fn read_rewrite(field: &Field<'_>, matched: Option<&Route>) -> Option<Rewrite> {
     Some(Rewrite::Prefix { strip, add })
 }
 
+/// Warns of routes whose path with a final slash falls to a route that lacks some of their limits: most upstreams take both
+/// paths for one, so a client could dodge these limits. Leaves out routes with conditions on header fields and parameters.
+pub(super) fn warn_of_final_slashes(top: &Section<'_>, matcher: &Matcher, limits: &[Limit]) {
+    let items = top.get("routes").and_then(|field| field.as_list());
+    for (route, item) in matcher.routes().iter().zip(items.into_iter().flatten()) {
+        let path = format!("{}/", route.path);
+        if path.ends_with("//") || path.ends_with("/**/") || !route.headers.is_empty() || !route.query.is_empty() {
+            continue;
+        }
+        let hosts = or_any(route.hosts.iter().map(ToString::to_string));
+        let methods = or_any(route.methods.iter().cloned());
+        let requests = hosts.iter().flat_map(|host| methods.iter().map(move |method| (host, method)));
+        let dodged = requests.take(MOST_PAIRS).find_map(|(host, method)| {
+            let (host, method) = (host.as_deref().unwrap_or_default(), method.as_deref().unwrap_or("GET"));
+            let other = matcher.find_bare(method, host, &path)?;
+            let lacking = route.limits.iter().filter(|id| !other.limits.contains(id)).filter_map(|id| limits.get(id.0));
+            let names: Vec<&str> = lacking.filter(|limit| limit.acts()).map(|limit| limit.name.as_str()).collect();
+            (!names.is_empty()).then(|| (other, words::all_of(names)))
+        });
+        if let Some((other, names)) = dodged {
+            let pattern = &route.path_pattern;
+            item.findings().add(
+                Problem::warning(item.place(), format!("`{pattern}/` dodges {names} of `{}`", route.name))
+                    .found(format!("`{}`, which takes `{pattern}/` without these limits", other.name))
+                    .hint(format!("write `path: {pattern}/**`, or give `{pattern}/` a route of its own")),
+            );
+        }
+    }
+}
+
 /// Finds routes to which earlier routes leave no requests.
 ///
 /// The gateway tries a more specific route first, whatever the order in the file. So an earlier route can hide a later one
@@ -300,7 +331,7 @@ struct ShadowedRoutes {
     taken: HashMap<u64, String>,
 }
 
-/// A route with more pairs of a host and a method than this is not checked.
+/// The most pairs of a host and a method that are checked; a route with more pairs is never called hidden.
 const MOST_PAIRS: usize = 256;
 
 impl ShadowedRoutes {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use regex::bytes::Regex;
 
+use crate::fields::Fields;
 use crate::ruleset::LimitId;
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
@@ -270,6 +271,11 @@ impl Matcher {
         let find = |node: &Node| node.find(facts.path, &accepts);
         let exact = self.exact_hosts.get(facts.host).and_then(find);
         exact.or_else(|| self.below(facts.host).find_map(find)).or_else(|| find(&self.any_host))
+    }
+
+    /// The route of a request without header fields and query parameters.
+    pub fn find_bare(&self, method: &str, host: &str, path: &str) -> Option<&Route> {
+        self.find(&Facts { method, host, path, ..Facts::of(&Fields::default()) }).map(|id| self.route(id))
     }
 
     /// The routes that are compared with a request, in order: the routes of its host whose patterns allow its first path

@@ -30,7 +30,13 @@ fn every_sample_configuration_passes_the_check() {
         .chain([PathBuf::from("config/proxies/tollgate.yaml")])
     {
         let checked = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&file).output().unwrap();
-        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+        let says = String::from_utf8_lossy(&checked.stdout);
+        assert!(checked.status.success(), "{says}");
+        // the gateways of docker-compose.yml are in a network of their own
+        let known = "admin.address: lets other machines in";
+        let warnings: Vec<&str> =
+            says.lines().filter(|line| line.contains(": warning: ") && !line.contains(known)).collect();
+        assert!(warnings.is_empty(), "{warnings:?}");
     }
 }
 
