@@ -328,6 +328,9 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     if findings.has_errors() {
         return None;
     }
+    if state.is_none() && cluster.is_none() {
+        warn_of_forgotten_quotas(top, &limits);
+    }
     if let Some(cluster) = &cluster {
         cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
     }
@@ -336,10 +339,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let ((webhook, webhook_files), (usage_events, usage_files)) = (webhook.unzip(), usage_events.unzip());
     let (traces, trace_files) = traces.unzip();
     let matcher = Matcher::new(routes, requested);
+    routes::warn_of_final_slashes(top, &matcher, &limits);
     let ruleset = Ruleset {
         domains: domains::finish(domains, &matcher, &limits),
         matcher,
-    routes::warn_of_final_slashes(top, &matcher, &limits);
         marks: marks(&limits),
         limits,
         plans: plans.all().map(str::to_owned).collect(),
@@ -422,6 +425,16 @@ fn warn_of_idle_sections(
         "customers",
         "goes by client certificates, and no listener has `client_certificates`: nobody shows one",
     );
+}
+
+/// Warns of quotas of a day or more that are in memory only.
+fn warn_of_forgotten_quotas(top: &Section<'_>, limits: &[Limit]) {
+    let is_forgotten = |limit: &&Limit| limit.mode == Mode::Sticky && limit.acts() && limit.has_long_quota();
+    let names: Vec<&str> = limits.iter().filter(is_forgotten).map(|limit| limit.name.as_str()).collect();
+    if let (Some(field), false) = (top.get("limits"), names.is_empty()) {
+        let message = format!("a restart forgets what is used of {}", words::all_of(names));
+        field.warn_key(message, "`state: { file: tollgate.state }` keeps it");
+    }
 }
 
 /// Warns of fields that only trusted proxies may send, where there are none: the gateway removes the fields.

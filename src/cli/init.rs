@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use crate::cli::simulate::values;
 use crate::cli::{print, unwritten};
 use crate::config;
+use crate::ruleset::limit::Limit;
 
 /// The arguments of `tollgate init`.
 #[derive(Args, Clone, Debug)]
@@ -60,13 +61,22 @@ pub(super) const ON_COMMAND_LINE: &str = "the command line";
 const OF_CONFIG: u32 = 0o666;
 const OF_KEYS: u32 = 0o600;
 
+/// What is added where a restart would otherwise forget long quotas.
+const STATE: &str = "
+# Keeps over restarts what callers have used.
+state: { file: tollgate.state }
+";
+
 /// Writes the files, or none if one of them exists, and says what to do next.
 pub fn execute(args: &InitArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let text = args.first.text(&args.plans);
-    let text = text.ok_or("give the URL to forward requests to, like --upstream http://127.0.0.1:9000")?;
+    let mut text = text.ok_or("give the URL to forward requests to, like --upstream http://127.0.0.1:9000")?;
     let file = args.folder.join("tollgate.yaml");
     let name = file.display().to_string();
-    config::load(&text, ON_COMMAND_LINE, &|_| None)?;
+    let loaded = config::load(&text, ON_COMMAND_LINE, &|_| None)?;
+    if loaded.ruleset.limits.iter().any(Limit::has_long_quota) {
+        text += STATE;
+    }
     let mut says = format!("Describe it with `tollgate check {name}`, run it with `tollgate run --config {name}`.\n");
     let mut files = vec![(file, text, OF_CONFIG)];
     if !args.plans.is_empty() {

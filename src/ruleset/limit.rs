@@ -16,6 +16,9 @@ use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::{Cost, LimitKey, Nanos};
 
+/// The time in which a long quota comes back, at least.
+const A_DAY: Nanos = Nanos::from_secs(86_400);
+
 /// A named rule. Its state belongs to its name and algorithm: routes that name it share it.
 #[derive(Clone, Debug)]
 pub struct Limit {
@@ -110,6 +113,11 @@ impl Limit {
     /// Whether the limit acts on requests: it neither only watches nor is a candidate.
     pub const fn acts(&self) -> bool {
         !self.shadow && self.candidate_of.is_none()
+    }
+
+    /// Whether a spent quota of some plan comes back in a day or later: keys are then denied for longer than a restart takes.
+    pub fn has_long_quota(&self) -> bool {
+        self.rules.iter().any(|rule| rule.policy().window.is_some_and(|window| window >= A_DAY))
     }
 
     /// The highest mark of [`Limit::warn_at`] that a key has reached with `used` percent of its quota in use.

@@ -112,3 +112,16 @@ fn init_takes_rates_below_one_and_names_that_yaml_reads_otherwise() {
         assert!(is_fine && checked.contains(says), "{checked}");
     }
 }
+
+#[test]
+fn init_writes_a_state_file_for_rates_of_a_day() {
+    for (rate, keeps) in [("1000/d", true), ("1000/h", false)] {
+        let folder = Folder::new();
+        let init = ["init", "--upstream", "http://127.0.0.1:9000", "--limit", rate];
+        assert!(said(folder.path(), &init).1, "{rate}");
+        let written = std::fs::read_to_string(folder.path().join("tollgate.yaml")).unwrap();
+        assert_eq!(written.contains("\nstate: { file: tollgate.state }\n"), keeps, "{written}");
+        let (checked, is_fine) = said(folder.path(), &["check", "tollgate.yaml"]);
+        assert!(is_fine && !checked.contains("warning"), "{checked}");
+    }
+}
