@@ -70,15 +70,17 @@ pub async fn admit(
     context.grpc_type = if is_proxied { respond::grpc_type(&request.fields) } else { None };
     context.cors = AllowedOrigin::of(ruleset, &request.fields);
     let head = head_of(request, sender);
+    let rules = &ruleset.client_address;
     let target = match read_target(&head, ruleset, sender.tls_info) {
         Ok(target) => target,
         Err(answer) => {
+            context.client = head.address(rules).map(|address| rules.prefixes.network(address));
             context.set_route(None);
             return Err(answer);
         }
     };
-    let rules = &ruleset.client_address;
     let facts = head.facts(rules, &target, head.address(rules));
+    context.client = facts.client;
     let asks_usage = is_proxied && own_usage::is_usage_request(context, facts.path);
     context.set_route(if asks_usage { None } else { ruleset.route_of(&facts) });
     let resolved_charges = match context.route {
@@ -86,15 +88,17 @@ pub async fn admit(
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
             let found = ruleset.matcher.route(route);
-            caller::check_route(found, target.has_parameters, body, &facts)?;
-            context.body_left = found.max_request_body;
-            resolve_charges(context, &active, route, &facts, body).await
+            match caller::check_route(found, target.has_parameters, body, &facts) {
+                Ok(()) => {
+                    context.body_left = found.max_request_body;
+                    resolve_charges(context, &active, route, &facts, body).await
+                }
+                Err(answer) => Err(answer),
+            }
         }
-        None => return Err(Answer::NoRoute),
+        None => Err(Answer::NoRoute),
     };
-    if !matches!(resolved_charges, Err(Answer::NoHealthyNode | Answer::UpstreamFull)) {
-        context.target = Some(target);
-    }
+    context.target = Some(target);
     let (caller, resolved_charges) = resolved_charges?;
     match &mut context.awaited_body {
         None => charge_and_wait(context, &caller, &head, resolved_charges).await,
@@ -178,7 +182,6 @@ async fn resolve_charges(
     body: BodySource<'_>,
 ) -> Result<(Caller, ResolvedCharges), Answer> {
     let (ruleset, route) = (&active.ruleset, active.ruleset.matcher.route(id));
-    context.client = facts.client;
     Caller::check_before_identification(ruleset, route, facts)?;
     // a preflight has no caller
     let identity = match route.bypass.covers_preflight(facts) {

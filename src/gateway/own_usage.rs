@@ -90,7 +90,6 @@ pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
         return answer;
     }
     let route = early::route_of_usage(&active.ruleset, facts, &active.hashers);
-    context.client = facts.client;
     let report = match early::identify(context, route, facts).await {
         Ok(identity) if identity.customer().is_some() => {
             charging::refund_early(context);

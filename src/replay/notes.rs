@@ -151,7 +151,11 @@ fn of_side(side: &RulesetRun) -> Vec<String> {
             true => "; where the log tells no hosts, --host does",
             false => "",
         };
-        notes.push(format!("{} no route{hint}", counted_with(*count, "request", ["takes", "take"])));
+        let paths = side.tally.most_unrouted();
+        let named: Vec<String> = paths.iter().take(3).map(|(first, count)| format!("{first} ({count})")).collect();
+        let named = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };
+        let more = if paths.len() > 3 { " and others" } else { "" };
+        notes.push(format!("{} no route{named}{more}{hint}", counted_with(*count, "request", ["takes", "take"])));
     }
     notes
 }

@@ -110,6 +110,9 @@ impl RulesetRun {
             };
             if counts {
                 tally.add(ruleset, decided, summary.0);
+                if let (Some("no_route"), Some(target)) = (decided.refused, &record.target) {
+                    tally.add_unrouted(target);
+                }
             }
             is_wanted.then(|| DecisionSummary::of(decided, summary))
         })

@@ -1,5 +1,6 @@
 //! Counts the decisions on the requests of a log under one set of rules.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::ser::SerializeStruct;
@@ -15,6 +16,10 @@ use crate::ruleset::verdict::Standing;
 use crate::simulation::render::ratio;
 use crate::simulation::series::{Bin, Series};
 use crate::units::{Cost, Nanos};
+
+/// The most first segments of paths without a route that are counted, and the characters of each.
+const MOST_SEGMENTS: usize = 4096;
+const LONGEST_SEGMENT: usize = 40;
 
 const MINUTE: u64 = 60 * Nanos::SECOND.get();
 
@@ -68,6 +73,8 @@ pub struct Tally {
     outcome_counts: Vec<(&'static str, u64)>,
     /// Requests refused before any limit, by cause.
     pub refused: OutcomeCounts,
+    /// The requests that take no route, by the first segment of their paths.
+    unrouted: BTreeMap<String, u64>,
     /// The counts by route.
     pub routes: Vec<DenialCounts>,
     /// The counts by limit.
@@ -136,6 +143,7 @@ impl Tally {
             all: DenialCounts::default(),
             outcome_counts: Vec::new(),
             refused: OutcomeCounts::new(),
+            unrouted: BTreeMap::new(),
             routes: vec![DenialCounts::default(); ruleset.matcher.routes().len()],
             limits: ruleset.limits.iter().map(limit).collect(),
             began: None,
@@ -191,6 +199,29 @@ impl Tally {
     #[cold]
     fn add_refused(&mut self, cause: &'static str) {
         *self.refused.entry(cause).or_default() += 1;
+    }
+
+    /// Counts a request for `target` that takes no route. Of paths with other first segments than the first thousands nothing
+    /// is kept.
+    #[cold]
+    pub fn add_unrouted(&mut self, target: &[u8]) {
+        let target = String::from_utf8_lossy(target);
+        // before the path of a whole URL, its scheme and its host
+        let skipped = if target.starts_with('/') { 0 } else { 3 };
+        let mut parts = target.trim_start_matches('/').split(['/', '?']).skip(skipped);
+        let first = parts.next().unwrap_or_default();
+        let first = format!("/{}", first.escape_debug().take(LONGEST_SEGMENT).collect::<String>());
+        if self.unrouted.len() < MOST_SEGMENTS || self.unrouted.contains_key(&first) {
+            *self.unrouted.entry(first).or_default() += 1;
+        }
+    }
+
+    /// The first segments of paths that most often take no route, and how often.
+    pub fn most_unrouted(&self) -> Vec<(&str, u64)> {
+        let mut counts: Vec<(&str, u64)> =
+            self.unrouted.iter().map(|(first, count)| (first.as_str(), *count)).collect();
+        counts.sort_by_key(|(_, count)| Reverse(*count));
+        counts
     }
 
     fn add_charge(&mut self, ruleset: &Ruleset, decided: &ReplayDecision<'_>, charge: &Charge, standing: &Standing) {

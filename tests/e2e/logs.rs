@@ -3,8 +3,10 @@
 
 use std::collections::HashMap;
 
+use serde_json::json;
+
 use crate::support::gateway::{is_ready, proxied};
-use crate::support::{Client, Gateway, Origin, Process, now, together, wait_until};
+use crate::support::{Client, Gateway, Origin, Process, now, together, wait_for, wait_until};
 
 /// The number of log lines for each kind of event.
 fn events(gateway: &Gateway) -> HashMap<String, usize> {
@@ -118,6 +120,30 @@ fn access_log_lines_that_cannot_be_written_are_counted() {
     wait_until("every line to be counted", || dropped(&gateway, "access") == 5.0);
     assert_eq!(dropped(&gateway, "events"), 0.0);
     assert_eq!(events(&gateway).get("the log cannot be written: lines are lost until it can be"), Some(&1));
+}
+
+#[test]
+fn a_refused_request_is_logged_with_its_path_and_client() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "access_log: full\n{}routes: [{{ name: all, match: {{ path: /here/** }}, upstream: origin }}]\n",
+        origin.upstream()
+    ));
+    for (target, path, status, answered) in [
+        ("/nowhere//x?key=canary", Some("/nowhere/x"), 404, "no_route"),
+        ("/here/a;b=1", Some("/here/a;b=1"), 400, "malformed"),
+        ("/%zz", None, 400, "malformed"),
+    ] {
+        let mut client = gateway.client();
+        assert_eq!(client.get(target).status, status, "{target}");
+        let line = wait_for("the line of the request", || {
+            let lines = gateway.process.stdout();
+            let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+            lines.into_iter().find(|line| line["path"].as_str() == path)
+        });
+        let found = (&line["status"], &line["client"], line["host"].is_string(), &line["answered"]);
+        assert_eq!(found, (&json!(status), &json!("127.0.0.1"), path.is_some(), &json!(answered)), "{line}");
+    }
 }
 
 #[test]

@@ -98,6 +98,22 @@ fn the_report_says_who_is_denied_how_often_and_when() {
 }
 
 #[test]
+fn paths_that_take_no_route_are_named_by_their_first_segments() {
+    let folder = folder();
+    folder.write(
+        "tollgate.yaml",
+        CONFIG.replace("upstream: origin, limits", "upstream: origin, match: { path: / }, limits"),
+    );
+    let paths =
+        ["/v2/a", "/v2/b?key=secret", "http://a.test/v2", "//v2", "/x;y", "/x;y", "/z", "/%F0%9F/1", "/z", "/z"];
+    let lines = (0..).zip(paths).map(|(second, path)| line(second, 1, path));
+    folder.write("access.log", lines.collect::<String>());
+    let report = report(&folder, &["access.log"]);
+    let notes = report["rules"]["notes"].to_string() + &report["notes"].to_string();
+    assert!(notes.contains("10 requests take no route: /v2 (4), /z (3), /x;y (2) and others"), "{notes}");
+}
+
+#[test]
 fn logs_may_be_packed_several_and_on_standard_input() {
     let folder = folder();
     let (head, tail): (Vec<String>, Vec<String>) = {
