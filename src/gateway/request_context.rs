@@ -192,6 +192,12 @@ impl RequestContext {
         self.diverted.or(self.split_upstream).or_else(|| self.matched_route()?.upstream)
     }
 
+    /// Whether tollgate answered with an error before it chose a node.
+    fn is_refused(&self) -> bool {
+        let is_error = self.own_status.is_some_and(|status| status >= 400);
+        self.answer_cause.is_some() && is_error && self.chosen_at == Nanos::ZERO
+    }
+
     /// Sets the route that the request takes, or none, and counts the request as in flight there.
     pub fn set_route(&mut self, route: Option<RouteId>) {
         self.end_in_flight();

@@ -143,7 +143,10 @@ fn a_refused_request_is_logged_with_its_path_and_client() {
         });
         let found = (&line["status"], &line["client"], line["host"].is_string(), &line["answered"]);
         assert_eq!(found, (&json!(status), &json!("127.0.0.1"), path.is_some(), &json!(answered)), "{line}");
+        assert_eq!(line["decision"], "refused", "{line}");
     }
+    assert_eq!(gateway.get("/here/passes", &[]).status, 200);
+    assert_eq!(gateway.process.wait_for_access("/here/passes")["decision"], "unlimited");
 }
 
 #[test]

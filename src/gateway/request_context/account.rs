@@ -50,7 +50,10 @@ impl<'r> RequestRecord<'r> {
     pub(super) fn of(context: &'r RequestContext, status: u16, ended: Nanos) -> Self {
         let ruleset = &context.active.ruleset;
         let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
-        let (outcome, position, wait) = context.verdict.summary(ruleset, context.bypassed);
+        let (outcome, position, wait) = match context.verdict.summary(ruleset, context.bypassed) {
+            ("unlimited", position, wait) if context.is_refused() => ("refused", position, wait),
+            summary => summary,
+        };
         let limit = position.and_then(|position| context.verdict.standings.get(position)).map(|named| named.limit);
         let shadows = context.verdict.unenforced_violations().filter(|limit| ruleset.limits[limit.0].shadow);
         let shadow_denied = shadows.map(name).collect();
