@@ -114,6 +114,48 @@ fn paths_that_take_no_route_are_named_by_their_first_segments() {
 }
 
 #[test]
+fn nginx_writes_lines_in_the_documented_format_that_need_no_mapping() {
+    let page = std::fs::read_to_string("docs/replay.md").unwrap();
+    let (_, block) = page.split_once("log_format tollgate escape=json").unwrap();
+    let mut line: String = block.split_once(';').unwrap().0.split('\'').skip(1).step_by(2).collect();
+    for (variable, value) in [
+        ("msec", "971211600.123"),
+        ("request_time", "0.250"),
+        ("request_method", "GET"),
+        ("request_uri", "/free?page=2"),
+        ("http_host", "a.test"),
+        ("status", "200"),
+        ("body_bytes_sent", "57"),
+        ("content_length", ""),
+        ("remote_addr", "192.0.2.7"),
+        ("remote_user", ""),
+        ("http_x_api_key", "k-ann"),
+    ] {
+        assert!(
+            line.contains(&format!("${variable}\"")) || line.contains(&format!("${variable},")),
+            "{variable}: {line}"
+        );
+        line = line
+            .replace(&format!("${variable}\""), &format!("{value}\""))
+            .replace(&format!("${variable},"), &format!("{value},"));
+    }
+    assert!(!line.contains('$'), "{line}");
+    let folder = Folder::new();
+    folder.write(
+        "tollgate.yaml",
+        CONFIG.replace("client_address", "customer")
+            + "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }\nplans: [many]\n",
+    );
+    folder.write("customers.csv", "credential,customer,plan\nk-ann,ann,many\n");
+    folder.write("access.log", line);
+    let report = report(&folder, &["--decisions", "decisions.csv", "access.log"]);
+    assert_eq!(report["unreadable"], 0, "{report}");
+    let rows = folder.rows("decisions.csv");
+    assert_eq!((&*rows[0]["route"], &*rows[0]["caller"]), ("free", "ann"));
+    assert!(rows[0]["time"].starts_with("2000-10-10T20:59:59.873"), "{}", rows[0]["time"]);
+}
+
+#[test]
 fn logs_may_be_packed_several_and_on_standard_input() {
     let folder = folder();
     let (head, tail): (Vec<String>, Vec<String>) = {
