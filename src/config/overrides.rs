@@ -214,11 +214,17 @@ impl KnownLimits {
                         // a credential may stand in the wrong column, so the finding hides the name
                         "*".clone_into(&mut place.path);
                     }
-                    let near = findings.suggest(name, self.limits.iter().map(|limit| limit.spec.name.as_str()));
+                    let known = || self.limits.iter().map(|limit| limit.spec.name.as_str());
+                    let is_window = |of: &&str| of.strip_prefix(name).is_some_and(|window| window.starts_with('/'));
+                    let windows: Vec<&str> = known().filter(is_window).collect();
+                    let hint = match windows.is_empty() {
+                        true => findings.suggest(name, known()),
+                        false => Some(format!("`{name}` has windows: name {}", words::alternatives(windows))),
+                    };
                     findings.add(
                         Problem::error(place, "is not the name of a limit")
                             .expected("one of the `limits` of the configuration")
-                            .hint(near),
+                            .hint(hint),
                     );
                 }
             }

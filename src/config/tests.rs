@@ -1,5 +1,6 @@
 use super::*;
 use crate::algorithm::{AlgorithmName, Parameter, ParameterKind};
+use crate::ruleset::overrides::OverridesReader;
 
 /// A valid text for a parameter.
 fn example(parameter: &Parameter) -> String {
@@ -85,6 +86,16 @@ fn a_default_that_does_not_suit_an_item_is_left_out_of_it() {
     assert!(limit("leased").mode != limit("exact").mode && limit("leased").ban.is_some());
     assert!(limit("watches").ban.is_none() && limit("queue").warn_at.is_empty());
     assert!(limit("several/1h").request_overrides.is_empty() && !limit("sticky").request_overrides.is_empty());
+}
+
+#[test]
+fn an_override_of_a_limit_with_windows_is_told_the_names_of_the_windows() {
+    let loaded = load(DEFAULTS, "f", &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
+    let refused = loaded.overrides.terms(None, None, None, "several: { limit: 5 }").unwrap_err();
+    let hint = "`several` has windows: name `several/1s` or `several/1h`";
+    assert_eq!((&*refused[0].path, refused[0].hint.as_deref()), ("several", Some(hint)));
+    let refused = loaded.overrides.terms(None, None, None, "severel: { limit: 5 }").unwrap_err();
+    assert_eq!(refused[0].hint, None, "{refused:?}");
 }
 
 #[test]
