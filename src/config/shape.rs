@@ -361,9 +361,13 @@ fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
     known.extend(parameters.map(|parameter| parameter.name));
     known.sort_unstable();
     known.dedup();
-    let items = limit.get("windows").and_then(|windows| windows.nonempty_list(EXPECTED));
+    let items = limit.get("windows").and_then(|windows| windows.nonempty_list(EXPECTED)).unwrap_or_default();
+    let has_plans = |item: &Field<'_>| item.as_mapping().is_some_and(|window| window.has("plans"));
+    if let (Some(plans), true) = (limit.get("plans"), items.iter().all(has_plans)) {
+        plans.warn_key("is used by no window: each has `plans` of its own, which replace these", None);
+    }
     let mut windows: Vec<Entry> = Vec::new();
-    for item in items.unwrap_or_default() {
+    for item in items {
         let Some(section) = item.mapping("a window, like `{limit: 10, window: 1s}`") else { continue };
         section.reject_unknown(&known);
         let Some(field) = section.required("window", "a length of time") else { continue };
