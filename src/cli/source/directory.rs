@@ -258,6 +258,7 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
         Fault::FieldCount { found, expected } if found < expected => {
             says.hint("is a comma missing, or the quote that closes a field?")
         }
+        Fault::Comment => says.hint("CSV has no comments: remove the line"),
         Fault::FieldCount { .. } => says.hint("a field that holds a comma has to be in quotes"),
         Fault::LineBreak => says.hint("is a quote missing?"),
         Fault::Disagrees { what, .. } => says.expected(format!("the same {what} on all lines of a customer")),

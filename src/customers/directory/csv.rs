@@ -18,8 +18,11 @@ pub(super) fn read(text: &str, rows: &mut impl RowSink) {
     // reading from memory cannot fail
     while reader.read_record(&mut record).unwrap_or(false) {
         let line = lines.line_of(&record);
+        let is_comment = record.get(0).is_some_and(|first| first.trim_ascii_start().starts_with('#'));
         match columns.as_ref().map(|columns| columns.row(&record)) {
             Some(Ok(row)) => rows.add(line, &row),
+            Some(Err(_)) if is_comment => rows.faults().add(line, Fault::Comment),
+            None if is_comment => return rows.faults().add(line, Fault::Comment),
             Some(Err(fault)) => rows.faults().add(line, fault),
             None => match Columns::find(&record, line, rows) {
                 Some(found) => columns = Some(found),

@@ -34,6 +34,9 @@ pub enum Fault {
         /// The number of fields in the header.
         expected: usize,
     },
+    /// A line begins with `#` and is neither a header nor a row.
+    #[error("the line begins with `#`")]
+    Comment,
     /// A field holds a line break.
     #[error("a field goes on over the end of the line")]
     LineBreak,
