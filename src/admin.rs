@@ -51,7 +51,7 @@ pub struct Admin {
 }
 
 /// The records that other parts of the gateway write and the admin listener reports.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Records {
     /// The queue of reload requests, and the result of the last reload.
     pub reloads: Arc<Reloads>,

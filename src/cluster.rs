@@ -104,7 +104,7 @@ struct Counts {
 }
 
 /// The gateway that decides about a key.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Decider {
     /// This gateway, which owns it.
     ThisNode,
@@ -425,11 +425,5 @@ impl Cluster {
                 }
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster").field("own", &self.own()).finish_non_exhaustive()
     }
 }

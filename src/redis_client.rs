@@ -128,15 +128,6 @@ impl fmt::Display for Address {
     }
 }
 
-// === impl Credentials ===
-
-impl fmt::Debug for Credentials {
-    /// Shows none of the fields: they are secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Credentials")
-    }
-}
-
 // === impl Servers ===
 
 impl Servers {
@@ -184,12 +175,6 @@ impl Servers {
             Layout::Sentinel { .. } | Layout::Cluster { .. } => 0,
         };
         login(self.0.username.as_deref(), credentials.password.as_deref()).set_db(database.into())
-    }
-}
-
-impl fmt::Debug for Servers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Servers").field(&self.0.layout).finish()
     }
 }
 

@@ -89,7 +89,6 @@ pub struct Usage {
 }
 
 /// The limits of one ruleset, as the store knows them.
-#[derive(Debug)]
 pub struct Binding {
     /// All limits; for limits that gateways share, the tables that decide while Redis is unavailable.
     local: local::Binding,
@@ -98,7 +97,6 @@ pub struct Binding {
 }
 
 /// Where the states of a limit are kept.
-#[derive(Debug)]
 enum Home {
     /// In this process's memory.
     Here,
@@ -142,7 +140,7 @@ impl Receipt {
 
 /// The states of all keys: in this process's memory, in Redis for limits that gateways share, and in the memory of other
 /// gateways for keys that they own.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Store {
     local: LocalStore,
     shared: Option<Arc<SharedStore>>,

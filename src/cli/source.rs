@@ -35,7 +35,6 @@ use named_files::{Files, or_collect};
 use store::OpenStore;
 
 /// A configuration with the content of the files that it names.
-#[derive(Debug)]
 pub struct Source {
     /// The parts of a gateway.
     pub parts: GatewayParts,
@@ -85,7 +84,7 @@ impl<'t> From<&'t SourceText> for ConfigText<'t> {
 }
 
 /// The state that is kept between two readings of the same configuration.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct ReloadCache {
     /// Settings that are tried in place of those of the files.
     changes: Vec<TrialSetting>,
@@ -97,7 +96,7 @@ pub struct ReloadCache {
 }
 
 /// The settings that cannot change while a gateway runs, beside others of the same sections, which can.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FixedSettings {
     /// The listeners, the admin address and the number of workers.
     pub server: Server,

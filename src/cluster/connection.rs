@@ -14,7 +14,7 @@ use super::platform::{Platform, Stream};
 use super::wire::VERSION;
 
 /// This gateway's identity, as it presents it to others.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct OwnIdentity {
     pub(super) address: SocketAddr,
     pub(super) process: u64,

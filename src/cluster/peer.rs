@@ -367,12 +367,6 @@ impl Peer {
     }
 }
 
-impl std::fmt::Debug for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Peer").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
 /// The results of charges at another gateway. Dropping it before [`PeerReceipt::keep`] refunds the charges.
 pub struct PeerReceipt {
     peer: Arc<Peer>,

@@ -58,9 +58,3 @@ impl From<TcpStream> for Stream {
         Self::new(reader, writer)
     }
 }
-
-impl std::fmt::Debug for Stream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream").finish_non_exhaustive()
-    }
-}

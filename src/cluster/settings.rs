@@ -8,7 +8,7 @@ use crate::cluster::ring::Member;
 use crate::units::Nanos;
 
 /// The settings of one gateway of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ClusterSettings {
     /// The address at which other gateways reach this gateway, which is also its name. Cannot change.
     pub own: SocketAddr,

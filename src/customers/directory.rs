@@ -44,7 +44,7 @@ pub(super) use row::is_name;
 pub use table::{CustomerTable, Format};
 
 /// The directory of customers.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub enum Directory {
     /// No directory: there are no customers.
     #[default]

@@ -5,7 +5,6 @@
 //! checking the times.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -241,13 +240,6 @@ impl TokenVerifier {
     }
 }
 
-impl fmt::Debug for TokenVerifier {
-    /// Shows no key: keys may be secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenVerifier({} keys)", self.keys.keys.load().as_ref().map_or(0, |keys| keys.0.len()))
-    }
-}
-
 impl From<TokenFault> for ClaimsError {
     fn from(fault: TokenFault) -> Self {
         Self::Fault(fault)
@@ -404,19 +396,6 @@ impl key::Claims for Claims {
         // JSON's numbers beyond 64 bits are floats here
         let large = claim.as_f64().filter(|number| claim.is_f64() && number.fract() == 0.0);
         large.map_or_else(|| text(claim), |number| Some(Cow::Owned(format!("{number:.0}"))))
-    }
-}
-
-impl fmt::Debug for Claims {
-    /// Shows only the number of claims: claims are personal data.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Claims({})", self.0.len())
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({:?})", self.claims)
     }
 }
 

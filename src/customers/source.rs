@@ -1,7 +1,6 @@
 //! Remote data that is served from memory: fetched in the background, again and again. The last valid data stays in use
 //! while the source is unavailable or its answer cannot be read.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -265,15 +264,6 @@ pub async fn begin(sources: &[Arc<Refresher>], patience: Nanos, clock: &Arc<dyn 
         tasks.spawn(async move { source.begin(patience, &clock).await });
     }
     while tasks.join_next().await.is_some() {}
-}
-
-impl fmt::Debug for Refresher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refresher")
-            .field("source", &self.name())
-            .field("status", &self.status())
-            .finish_non_exhaustive()
-    }
 }
 
 /// The pause after a failed attempt that followed `failures` failed ones. `spread` makes it up to half longer, so that

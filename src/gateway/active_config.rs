@@ -22,7 +22,6 @@ use crate::telemetry::meters::Meters;
 use crate::telemetry::names;
 
 /// A ruleset with everything that belongs to it. A request holds one from start to end; it is never modified.
-#[derive(Debug)]
 pub struct ActiveConfig {
     /// The compiled configuration.
     pub ruleset: Ruleset,
@@ -53,7 +52,6 @@ pub struct ActiveConfig {
 }
 
 /// A compiled configuration with its customers and listeners, before it comes into force.
-#[derive(Debug)]
 pub struct CompiledConfig {
     /// The compiled configuration.
     pub ruleset: Ruleset,

@@ -33,7 +33,7 @@ use crate::ruleset::{AccessLog, ListenerService, PlanId, Ruleset};
 use crate::units::{LimitKey, Nanos};
 
 /// The sender of a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct RequestSender<'a> {
     /// The address at the other end of its connection.
     pub address: Option<IpAddr>,

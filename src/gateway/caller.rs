@@ -15,7 +15,7 @@ const PATH_PARAMETERS: Answer = Answer::Malformed("the path holds path parameter
 const CONTESTED: Answer = Answer::Malformed("the request repeats what its route asks for, with another value");
 
 /// The caller of a request.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Caller {
     /// The identity, found by the credential.
     pub identity: Identity,

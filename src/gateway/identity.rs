@@ -8,7 +8,7 @@ use crate::ruleset::PlanId;
 use crate::ruleset::key::Claims;
 
 /// The identity of a caller.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Identity {
     /// A caller without a credential.
     Anonymous,

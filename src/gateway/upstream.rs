@@ -27,7 +27,6 @@ use node::NodeState;
 const FEW: usize = 8;
 
 /// An upstream of a running gateway.
-#[derive(Debug)]
 pub struct Pool {
     /// The upstream, as configured.
     pub upstream: Upstream,

@@ -3,7 +3,6 @@
 
 use std::array;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
@@ -22,7 +21,7 @@ const BUSY: u64 = u64::MAX;
 /// All connections, ordered by the earliest time since when they may be idle.
 ///
 /// A connection only notes when it gets a request or ends one; its position in the order is corrected when it is examined.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct IdleConnections {
     at: Vec<[Shard; SHARDS as usize]>,
     next: AtomicU64,
@@ -133,12 +132,6 @@ impl IdleEntry {
         if let Some(waker) = self.waker.lock().take() {
             waker.wake();
         }
-    }
-}
-
-impl fmt::Debug for IdleEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdleEntry").field("listener", &self.listener).field("is_evicted", &self.is_evicted).finish()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The way from an accepted socket to a connection with requests: the PROXY protocol, TLS, and the version of HTTP.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsAcceptor;
@@ -14,7 +14,7 @@ use crate::ruleset::{ListenerService, TrustedPeers};
 use crate::tls::{self, Certificates, TlsServer};
 
 /// How a listener treats its connections.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct ListenerConfig {
     /// The TLS settings; `None` for connections without TLS.
     pub tls: Option<TlsServer>,
@@ -38,7 +38,7 @@ pub struct TlsInfo {
 }
 
 /// The other end of a client's connection.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Peer {
     address: Option<IpAddr>,
     address_text: Option<Box<str>>,
@@ -91,12 +91,6 @@ impl TlsInfo {
     /// The common name in the client's certificate; `None` if the client presented none.
     pub fn client(&self) -> Option<&str> {
         self.client.as_deref()
-    }
-}
-
-impl fmt::Debug for TlsInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsInfo").field("shown", &self.shown).finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,6 @@ use super::upstream::{Connection, Destination, Http1Connection, Http2Connection,
 use crate::units::Nanos;
 
 /// See the module's documentation.
-#[derive(Debug)]
 pub(super) struct Pool {
     /// The connections of each server; the most recently used one is the last.
     http1: HashMap<Server, Vec<IdleConnection>>,

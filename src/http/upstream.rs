@@ -59,7 +59,7 @@ pub struct TlsTerms {
 }
 
 /// The destination of a request.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Destination {
     /// The server and its protocols. Equal servers share kept connections.
     pub server: Server,
@@ -79,7 +79,7 @@ pub struct OutgoingRequest {
 }
 
 /// A server and the protocols to use with it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Server {
     /// The server's address.
     pub address: Address,
@@ -100,12 +100,6 @@ impl Eq for TlsTerms {}
 impl std::hash::Hash for TlsTerms {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (self.identity, &self.name).hash(state);
-    }
-}
-
-impl fmt::Debug for TlsTerms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsTerms").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

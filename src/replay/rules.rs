@@ -18,7 +18,6 @@ use crate::ruleset::{CustomerRules, PlanId, Ruleset};
 use crate::units::Nanos;
 
 /// The parts of a configuration that decide about requests.
-#[derive(Debug)]
 pub struct ReplayRules {
     /// The compiled configuration.
     pub ruleset: Ruleset,

@@ -148,7 +148,7 @@ impl KeyPart {
 }
 
 /// The facts about a request from which the gateway derives its route, its keys and its hashes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Facts<'a> {
     /// The method, as sent.
     pub method: &'a str,
@@ -194,7 +194,7 @@ impl<'a> Facts<'a> {
 }
 
 /// The facts about a request that the gateway finds out: its route and its caller.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Resolved<'a> {
     /// The name of the route.
     pub route: &'a str,
@@ -215,7 +215,7 @@ pub struct Resolved<'a> {
 }
 
 /// The claims of a verified token.
-pub trait Claims: fmt::Debug + Sync {
+pub trait Claims: Sync {
     /// The claim of this name, or at this path through nested claims; `None` if it is missing or cannot be part of a key.
     fn text(&self, name: &str) -> Option<Cow<'_, str>>;
 

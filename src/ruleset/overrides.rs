@@ -53,7 +53,7 @@ impl ZonedRules {
 }
 
 /// Reads a directory's entries about a customer.
-pub trait OverridesReader: fmt::Debug + Send + Sync {
+pub trait OverridesReader: Send + Sync {
     /// The plan of this name.
     fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride>;
 

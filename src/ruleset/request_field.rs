@@ -88,12 +88,6 @@ pub enum FieldValue {
     Number(String),
 }
 
-impl fmt::Debug for RequestFields {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RequestFields")
-    }
-}
-
 impl RequestFields {
     /// The value of the field at `path`.
     pub fn get(&self, path: &FieldPath) -> &FieldValue {

@@ -1,7 +1,5 @@
 //! The gateway's own requests, which deliver something to an upstream of the configuration.
 
-use std::fmt;
-
 use tokio::time::timeout;
 
 use crate::fields::Fields;
@@ -24,12 +22,6 @@ impl BearerToken {
     /// The request field with the token.
     pub(super) fn field(&self) -> (&'static str, String) {
         ("authorization", format!("Bearer {}", self.0))
-    }
-}
-
-impl fmt::Debug for BearerToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BearerToken")
     }
 }
 

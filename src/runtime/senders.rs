@@ -23,7 +23,6 @@ pub(super) struct Senders {
 }
 
 /// The settings of the senders; absent for a sender that sends nothing.
-#[derive(Debug)]
 pub struct SenderSettings {
     /// Messages to the webhook.
     pub webhook: Option<webhook::Settings>,

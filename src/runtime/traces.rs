@@ -32,7 +32,7 @@ const MAX_RETRY_INTERVAL: Nanos = Nanos::from_secs(30);
 const LAST_SEND_TIMEOUT: Nanos = Nanos::from_secs(2);
 
 /// The settings of the exporter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The token that the gateway presents to the collector.
     pub token: Option<BearerToken>,

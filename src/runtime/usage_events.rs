@@ -30,7 +30,7 @@ const ADOPT_INTERVAL: Nanos = Nanos::from_secs(10);
 const REMIND_INTERVAL: Nanos = Nanos::from_secs(600);
 
 /// The settings of usage events.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The queue that keeps events until they are delivered.
     pub queue: QueueSettings,
@@ -268,7 +268,6 @@ mod tests {
             Events::delivery_request(&settings, &[b"{\"a\":1}".to_vec(), b"{}".to_vec()], Nanos::ZERO).unwrap();
         assert_eq!(delivery_request.body, b"[{\"a\":1},{}]");
         assert!(delivery_request.fields.contains(&("authorization", "Bearer t".to_owned())));
-        assert!(!format!("{settings:?}").contains("\"t\""));
     }
 
     #[test]

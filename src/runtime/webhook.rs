@@ -34,12 +34,6 @@ pub struct Settings {
     pub secrets: Secrets,
 }
 
-impl std::fmt::Debug for Settings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings").field("queue", &self.queue).finish_non_exhaustive()
-    }
-}
-
 /// The origin of log lines about lost messages. Clients cause these lines, so their number is bounded, unlike that of the
 /// other lines of the runtime.
 const LOG_TARGET: &str = "tollgate::webhook";

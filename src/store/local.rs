@@ -5,7 +5,6 @@
 //! request under several limits locks all its shards, in ascending order, before it looks at any cell: it is charged by
 //! all limits or by none, and cannot deadlock.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -319,12 +318,6 @@ impl LocalStore {
 impl Default for LocalStore {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl fmt::Debug for LocalStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalStore").field("tables", &self.tables).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Sticky limits of several gateways: charges at the owners of keys, and the results that are cached.
 
-use std::fmt;
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
@@ -252,17 +251,5 @@ impl OwnedLimit {
 impl OwnedRule {
     fn new(limit: &Arc<LimitIdentity>, rule: Arc<Rule>) -> Self {
         Self { form: Arc::new(WireRule::new(limit, &rule)), rule }
-    }
-}
-
-impl fmt::Debug for OwnedLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedLimit").field("identity", &self.identity).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Owners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owners").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }

@@ -31,7 +31,6 @@ const NEAR: f64 = 0.8;
 const MOST_PREPARED: usize = 10_000;
 
 /// Handles for every route, limit and plan of one ruleset.
-#[derive(Debug)]
 pub struct Meters {
     telemetry: Telemetry,
     labels: Vec<LimitLabels>,
@@ -74,7 +73,6 @@ struct LimitLabels {
 struct CandidateComparison([[IntCounter; 3]; 3]);
 
 /// The meters of one limit and plan, over all routes.
-#[derive(Debug)]
 struct LimitMeters {
     tokens_admitted: HotCounter,
     tokens_over: HotCounter,

@@ -57,7 +57,7 @@ pub struct ClientTlsTerms<'a> {
 }
 
 /// The TLS settings of a listener.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct TlsServer {
     /// The configuration of the TLS library.
     pub config: Arc<ServerConfig>,

@@ -121,7 +121,8 @@ fn an_override_that_makes_no_limit_is_told_with_its_place() {
     let text = format!("{HEADER}k1,a,free,\"{{calls: {{rate: 5, brust: 1}}}}\",,,\n");
     let faults =
         CustomerTable::load(&text, Format::Csv, &[7; 16], Arc::new(loaded().overrides), &GroupTable::default())
-            .unwrap_err()
+            .err()
+            .unwrap()
             .faults;
     let said: Vec<String> = faults.iter().map(|(line, fault)| format!("{line}: {fault}")).collect();
     let [rate, burst] = said.as_slice() else { panic!("{said:?}") };

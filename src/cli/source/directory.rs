@@ -38,7 +38,7 @@ pub struct RowContext<'a> {
 }
 
 /// A directory, and the source and settings that it was made from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct OpenDirectory {
     from: Origin,
     overrides: ConfiguredOverrides,
@@ -289,7 +289,7 @@ fn in_field(mut problem: Problem, field: &str, misread: InvalidOverride) -> Prob
 }
 
 /// Groups, and the file and settings that they were made from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct OpenGroups {
     /// The file that lists them; `None` if there is none.
     from: Option<(PathBuf, Fingerprint)>,

@@ -9,7 +9,7 @@ use crate::redis_client::{Address, Credentials, Layout, Servers};
 use crate::runtime::config_source::{KeySecret, StoreSettings};
 
 /// The store of a configuration.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct OpenStore {
     /// The section `store:` of the configuration.
     configured: RedisStore,

@@ -16,7 +16,7 @@ use crate::customers::jwt::remote::{KeyEndpoint, KeyLocation, KeySet};
 use crate::units::Nanos;
 
 /// Fetched keys, and the settings for fetching them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct OpenKeys {
     /// The address, and the accepted algorithms.
     from: (JwksAddress, Vec<Algorithm>),

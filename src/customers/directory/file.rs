@@ -25,7 +25,6 @@ const MARK: char = '\u{feff}';
 const NO_LINES: &str = "a row of the file does not stand on lines of its own, so it cannot be changed here";
 
 /// The directory of the customers in a file.
-#[derive(Debug)]
 pub struct FileDirectory {
     /// The customers.
     pub table: Arc<CustomerTable>,
@@ -34,7 +33,7 @@ pub struct FileDirectory {
 }
 
 /// A file of customers that tollgate may write.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct WritableFile {
     /// The path of the file.
     pub path: PathBuf,

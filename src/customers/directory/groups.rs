@@ -1,7 +1,6 @@
 //! The table of groups, and the groups that a customer belongs to according to their names.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use super::fault::Fault;
@@ -108,11 +107,5 @@ impl GroupTable {
             }
         }
         Ok(())
-    }
-}
-
-impl fmt::Debug for GroupTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GroupTable({} groups)", self.all().count())
     }
 }

@@ -25,7 +25,6 @@ pub(super) struct CustomerTerms {
 }
 
 /// Reads the terms of customers, and keeps one copy of equal terms.
-#[derive(Debug)]
 pub(super) struct Interner {
     reader: Arc<dyn OverridesReader>,
     /// Terms by [`Row::terms_key`].

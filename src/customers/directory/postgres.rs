@@ -4,7 +4,6 @@
 //! gives `updated_at`; a notification triggers that at once. Invalid rows are left out and logged.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -196,13 +195,6 @@ impl PostgresDirectory {
             changed.after.iter().all(is_same) && gone.iter().all(|row| table.written(row.get("credential")).is_none())
         };
         self.refresher.refresh_until(PATIENCE.min(self.writer.terms.timeout), is_in_force).await
-    }
-}
-
-impl fmt::Debug for PostgresDirectory {
-    /// The seed is a secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PostgresDirectory({:?})", self.rows.table)
     }
 }
 

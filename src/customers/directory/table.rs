@@ -2,7 +2,6 @@
 //! for it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -162,13 +161,6 @@ impl CustomerTable {
     /// The number of merged rows that are left out because they are invalid.
     pub(super) fn refused(&self) -> usize {
         self.index.load().refused.len()
-    }
-}
-
-impl fmt::Debug for CustomerTable {
-    /// Shows only the number of credentials: the seed is a secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CustomerTable({} credentials)", self.credentials())
     }
 }
 

@@ -50,7 +50,7 @@ pub struct KeyEndpoint {
 }
 
 /// The current keys that tokens are verified with. Clones share the same set.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct KeySet {
     /// Absent until the keys are fetched.
     pub(super) keys: Arc<ArcSwapOption<Keys>>,

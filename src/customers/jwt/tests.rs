@@ -202,14 +202,6 @@ fn what_is_written_like_a_token_is_told_from_other_credentials() {
 }
 
 #[test]
-fn nothing_about_a_token_shows_in_debug_text() {
-    let tokens = tokens(rules());
-    let signed = sign(&json!({ "sub": "canary", "exp": 2_000_000 }));
-    let token = tokens.verify(signed.as_bytes(), NOW).unwrap();
-    assert_eq!(format!("{tokens:?} {token:?}"), "TokenVerifier(1 keys) Token(Claims(2))");
-}
-
-#[test]
 fn keys_that_protect_nothing_are_refused() {
     let fault =
         |key: Value| Keys::parse(&json!({ "keys": [key] }).to_string()).err().map(|faults| faults[0].path.clone());

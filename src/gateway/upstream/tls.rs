@@ -1,6 +1,5 @@
 //! The TLS settings for connections to the nodes of an upstream.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::http::upstream::TlsTerms;
@@ -38,11 +37,5 @@ impl TlsConnector {
 impl PartialEq for TlsConnector {
     fn eq(&self, other: &Self) -> bool {
         (self.files, &self.name) == (other.files, &other.name)
-    }
-}
-
-impl fmt::Debug for TlsConnector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsConnector").field("name", &self.name).finish_non_exhaustive()
     }
 }

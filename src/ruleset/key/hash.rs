@@ -1,6 +1,5 @@
 //! Hashes of keys: a key becomes a number that does not reveal its parts.
 
-use std::fmt;
 use std::hash::Hasher;
 use std::net::IpAddr;
 
@@ -48,20 +47,6 @@ pub struct SharedKey {
     /// The hash of the customer, the same for all its buckets that gateways share; the bucket's own key where the key
     /// has no customer, or where gateways do not share the bucket.
     pub tag: LimitKey,
-}
-
-impl fmt::Debug for KeyHasher {
-    /// Shows no seed: it is a secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyHasher")
-    }
-}
-
-impl fmt::Debug for LimitHashers {
-    /// Shows no hash: it depends on the secret seed.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LimitHashers")
-    }
 }
 
 impl KeyHasher {

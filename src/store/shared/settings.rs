@@ -1,14 +1,12 @@
 //! The settings of the Redis that gateways share.
 
-use std::fmt;
-
 use ring::digest;
 
 use crate::redis_client::{Credentials, Servers};
 use crate::units::Nanos;
 
 /// The Redis servers that gateways share, and the rules for calling them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct StoreSettings {
     /// The server or servers.
     pub servers: Servers,
@@ -49,11 +47,5 @@ impl KeySecret {
     /// The key of the hashes.
     pub const fn seed(&self) -> &[u8; 16] {
         &self.0
-    }
-}
-
-impl fmt::Debug for KeySecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeySecret")
     }
 }

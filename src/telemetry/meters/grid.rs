@@ -75,9 +75,3 @@ impl<M: Metric> LazyMetric<M> {
         self.made.get_or_init(&self.make)
     }
 }
-
-impl<M: std::fmt::Debug> std::fmt::Debug for LazyMetric<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("LazyMetric").field(&self.made).finish()
-    }
-}

@@ -17,7 +17,6 @@ use crate::units::Nanos;
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The meters of one route.
-#[derive(Debug)]
 pub struct RouteMeters {
     name: String,
     telemetry: Telemetry,
@@ -39,7 +38,6 @@ struct CodeCounter {
 }
 
 /// The outcomes of one route's and plan's requests under a limit.
-#[derive(Debug)]
 pub(super) struct Outcomes {
     admitted: HotCounter,
     delayed: LazyMetric<HotCounter>,

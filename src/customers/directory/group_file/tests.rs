@@ -92,12 +92,12 @@ fn groups_that_no_file_lists_are_those_that_customers_name() {
     assert_eq!(groups(&find(&directory, "k2")), ["organisation globex", "team search"]);
     let text = "credential,customer,plan,organisation\nk1,a,,acme\n";
     let read = CustomerTable::load(text, Format::Csv, &[7; 16], Arc::new(Words), &table);
-    assert_eq!(read.unwrap_err().faults, [(2, Fault::EmptyField("plan"))], "no group has a plan either");
+    assert_eq!(read.err().unwrap().faults, [(2, Fault::EmptyField("plan"))], "no group has a plan either");
 }
 
 #[test]
 fn wrong_members_are_told_with_their_lines() {
-    let refused = |rows: &str| customers(&table(), rows).unwrap_err();
+    let refused = |rows: &str| customers(&table(), rows).err().unwrap();
     let (team, organisation): (Arc<str>, Arc<str>) = ("team".into(), "organisation".into());
     let unknown = Fault::UnknownGroup { level: Arc::clone(&team), name: "serach".into() };
     assert_eq!(refused("k1,a,free,,,\nk2,b,free,,serach,\n"), [(3, unknown)]);
@@ -107,14 +107,14 @@ fn wrong_members_are_told_with_their_lines() {
     assert_eq!(refused("k1,a,,,,crawler\nk2,a,free,,search,\n"), [(3, disagree)], "a customer has one plan");
     let control = "k1,a,free,,,\nk2,b,free,,a\u{1}b,\n";
     let unlisted = GroupTable::unlisted(&levels());
-    assert_eq!(customers(&unlisted, control).unwrap_err(), [(3, Fault::BadGroupName("team".into()))]);
+    assert_eq!(customers(&unlisted, control).err().unwrap(), [(3, Fault::BadGroupName("team".into()))]);
 }
 
 #[test]
 fn wrong_groups_are_told_with_their_lines() {
     let refused = |rows: &str| {
         let text = format!("level,group,plan,overrides,organisation,team,project\n{rows}");
-        read(&text).unwrap_err()
+        read(&text).err().unwrap()
     };
     let not_outer = |level: &str, of: &str| Fault::NotOuter { level: level.into(), of: of.into() };
     assert_eq!(refused("team,a,,,,a,\n"), [(2, not_outer("team", "team"))], "a group cannot belong to itself");
@@ -133,9 +133,9 @@ fn wrong_groups_are_told_with_their_lines() {
     );
     let unknown = Fault::UnknownGroup { level: "organisation".into(), name: "nobody".into() };
     assert_eq!(refused("team,a,,,nobody,,\n"), [(2, unknown)]);
-    let columns = read("level,group,credential\n").unwrap_err();
+    let columns = read("level,group,credential\n").err().unwrap();
     assert_eq!(columns, [(1, Fault::UnknownColumn(3))]);
-    assert_eq!(read("level,plan\n").unwrap_err(), [(1, Fault::MissingColumn("group"))]);
+    assert_eq!(read("level,plan\n").err().unwrap(), [(1, Fault::MissingColumn("group"))]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn yaml_says_the_same_as_csv() {
     assert_eq!(groups(&member), ["organisation acme", "team search"]);
     let wrong = "- { credential: k1, customer: a, plan: free, groups: { squad: search } }\n";
     let read = CustomerTable::load(wrong, Format::Yaml, &[7; 16], Arc::new(Words), &table);
-    assert_eq!(read.unwrap_err().faults, [(1, Fault::UnknownLevel)]);
+    assert_eq!(read.err().unwrap().faults, [(1, Fault::UnknownLevel)]);
 }
 
 #[test]

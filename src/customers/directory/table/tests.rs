@@ -278,15 +278,13 @@ fn a_quote_that_is_not_closed_does_not_swallow_lines() {
 }
 
 #[test]
-fn no_fault_and_no_debug_text_shows_a_credential() {
+fn no_fault_shows_a_credential() {
     let text = "credential,customer,plan\ncanary,a,gold\ncanary,a,pro\ncanary,\ncanary\ncanary,a,pro,free\n,canary2\n";
     for text in [text, "canary1,a,pro\ncanary2,b,free\n", "credential,customer,plan\ncanary,a,pro\ncanary,a,pro\n"] {
         let faults = read(text).err().unwrap();
         assert!(!faults.is_empty());
         assert!(!format!("{faults:?}").contains("canary"), "{faults:?}");
     }
-    let directory = read("credential,customer,plan\ncanary,a,pro\n").unwrap();
-    assert!(!format!("{directory:?}").contains("canary"));
 }
 
 #[test]
@@ -314,9 +312,9 @@ fn yaml_says_the_same_as_csv_and_faults_name_their_line() {
     assert!(first.suspended && first.valid_until.is_some() && second.valid_until.is_none());
     let unknown =
         yaml("- { credential: k1, customer: acme, plan: free }\n- { credential: k2, customer: b, plan: gold }\n");
-    assert_eq!(unknown.unwrap_err(), [(2, Fault::Plan(misread()))]);
-    assert_eq!(yaml("- { credential: k1, customer: acme }\n").unwrap_err(), [(1, Fault::EmptyField("plan"))]);
-    let secret = yaml("- { credential: k1 }\n").unwrap_err();
+    assert_eq!(unknown.err().unwrap(), [(2, Fault::Plan(misread()))]);
+    assert_eq!(yaml("- { credential: k1, customer: acme }\n").err().unwrap(), [(1, Fault::EmptyField("plan"))]);
+    let secret = yaml("- { credential: k1 }\n").err().unwrap();
     assert_eq!(secret, [(1, Fault::MalformedYaml("credential: ..., customer: ..., plan: ..."))]);
 }
 
