@@ -42,9 +42,12 @@ pub struct Offenders {
 struct Shard {
     /// The current minute, counted from 1970.
     minute: u64,
-    running: Sketch<Arc<LimitedKey>>,
-    closed: Sketch<Arc<LimitedKey>>,
+    /// The denials of the last whole minute, then those of the current one.
+    minutes: [Denials; 2],
 }
+
+/// The denials of one minute.
+type Denials = Sketch<Arc<LimitedKey>>;
 
 /// The keys that were denied most in a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,39 +102,28 @@ impl Offenders {
         if let Some(shard) = self.shards.get(shard) {
             let mut shard = shard.lock();
             shard.advance_to(minute_of(now));
-            shard.running.add(key.0, || Arc::new(subject()));
+            shard.minutes[1].add(key.0, || Arc::new(subject()));
         }
     }
 
     /// The keys that were denied most in the last whole minute.
     pub fn of_last_minute(&self, now: Nanos) -> TopOffenders {
-        let minute = minute_of(now);
-        let until = start_of(minute);
-        let mut top = TopOffenders { from: until.saturating_sub(MINUTE), until, ..TopOffenders::default() };
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            shard.advance_to(minute);
-            top.denials = top.denials.saturating_add(shard.closed.events());
-            top.error = top.error.max(shard.closed.floor());
-            let counters = shard.closed.counters();
-            top.offenders.extend(counters.map(|Counter { name, count, error, .. }| Offender {
-                subject: Arc::clone(name),
-                denied: count,
-                error,
-            }));
-        }
-        top.in_order()
+        self.top(now, start_of(minute_of(now)), |shard| &shard.minutes[..1])
     }
 
     /// The keys that were denied most in the last whole minute and the current one.
     pub fn recent(&self, now: Nanos) -> TopOffenders {
+        self.top(now, now, |shard| &shard.minutes)
+    }
+
+    fn top(&self, now: Nanos, until: Nanos, minutes: fn(&Shard) -> &[Denials]) -> TopOffenders {
         let minute = minute_of(now);
-        let mut top =
-            TopOffenders { from: start_of(minute).saturating_sub(MINUTE), until: now, ..TopOffenders::default() };
+        let from = start_of(minute).saturating_sub(MINUTE);
+        let mut top = TopOffenders { from, until, ..TopOffenders::default() };
         for shard in &self.shards {
             let mut shard = shard.lock();
             shard.advance_to(minute);
-            shard.add_both(&mut top);
+            top.add(minutes(&shard));
         }
         top.in_order()
     }
@@ -139,7 +131,7 @@ impl Offenders {
 
 impl Shard {
     fn new() -> Self {
-        Self { minute: 0, running: Sketch::new(COUNTERS), closed: Sketch::new(COUNTERS) }
+        Self { minute: 0, minutes: [Sketch::new(COUNTERS), Sketch::new(COUNTERS)] }
     }
 
     /// Makes `minute` the current minute, unless it is an earlier one.
@@ -147,43 +139,30 @@ impl Shard {
         if minute <= self.minute {
             return;
         }
-        std::mem::swap(&mut self.running, &mut self.closed);
-        self.running.clear();
+        self.minutes.swap(0, 1);
+        self.minutes[1].clear();
         if minute > self.minute.saturating_add(1) {
-            self.closed.clear();
+            self.minutes[0].clear();
         }
         self.minute = minute;
-    }
-
-    /// Adds the keys of both minutes. A key without a counter in a minute may have been denied there as often as the
-    /// key with the lowest count.
-    fn add_both(&self, top: &mut TopOffenders) {
-        top.denials = top.denials.saturating_add(self.closed.events()).saturating_add(self.running.events());
-        let floor = self.closed.floor().saturating_add(self.running.floor());
-        top.error = top.error.max(floor);
-        let before: HashMap<u128, (u64, u64)> =
-            self.closed.counters().map(|counter| (counter.key, (counter.count, counter.error))).collect();
-        let unknown = |sketch: &Sketch<Arc<LimitedKey>>| (sketch.floor(), sketch.floor());
-        let mut both = |name: &Arc<LimitedKey>, here: (u64, u64), there: (u64, u64)| {
-            top.offenders.push(Offender {
-                subject: Arc::clone(name),
-                denied: here.0.saturating_add(there.0),
-                error: here.1.saturating_add(there.1),
-            });
-        };
-        let mut runs = std::collections::HashSet::new();
-        for Counter { key, name, count, error } in self.running.counters() {
-            let there = before.get(&key).copied().unwrap_or_else(|| unknown(&self.closed));
-            both(name, (count, error), there);
-            runs.insert(key);
-        }
-        for Counter { name, count, error, .. } in self.closed.counters().filter(|known| !runs.contains(&known.key)) {
-            both(name, (count, error), unknown(&self.running));
-        }
     }
 }
 
 impl TopOffenders {
+    /// Adds the keys that were denied in any of the `minutes` of a shard.
+    fn add(&mut self, minutes: &[Denials]) {
+        let sum = |of: &dyn Fn(&Denials) -> u64| minutes.iter().map(of).fold(0, u64::saturating_add);
+        self.denials = self.denials.saturating_add(sum(&Sketch::events));
+        self.error = self.error.max(sum(&Sketch::floor));
+        let counters = minutes.iter().flat_map(Sketch::counters);
+        let keys: HashMap<u128, &Arc<LimitedKey>> = counters.map(|counter| (counter.key, counter.name)).collect();
+        self.offenders.extend(keys.into_iter().map(|(key, subject)| Offender {
+            subject: Arc::clone(subject),
+            denied: sum(&|minute| minute.count(key).0),
+            error: sum(&|minute| minute.count(key).1),
+        }));
+    }
+
     fn in_order(mut self) -> Self {
         self.offenders.sort_by(|a, b| {
             let by = |one: &Offender| std::cmp::Reverse((one.denied, one.denied.saturating_sub(one.error)));

@@ -60,6 +60,15 @@ impl<N> Sketch<N> {
         if self.keys.len() < self.most { 0 } else { self.least().map_or(0, |(_, least)| least) }
     }
 
+    /// The number of events of `key`, at most, and by how much it may be too high. A key without a counter may have had as many
+    /// events as the one with the lowest count.
+    pub fn count(&self, key: u128) -> (u64, u64) {
+        match self.keys.iter().position(|known| *known == key) {
+            Some(position) => (self.counts[position], self.rest[position].1),
+            None => (self.floor(), self.floor()),
+        }
+    }
+
     /// The counters, in no order.
     pub fn counters(&self) -> impl Iterator<Item = Counter<'_, N>> {
         let counted = self.keys.iter().zip(&self.counts).zip(&self.rest);
