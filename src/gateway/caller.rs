@@ -92,7 +92,7 @@ impl Caller {
         let mut charges = Vec::with_capacity(route.early.len());
         if !route.bypass.covers(facts, None) {
             let resolved = ruleset.resolve_unidentified(route);
-            ruleset.add_charges_of(&route.early, facts, &resolved, hashers, &mut charges)?;
+            ruleset.add_charges(&route.early, facts, &resolved, hashers, &mut charges)?;
         }
         Ok(charges)
     }
@@ -121,7 +121,7 @@ impl Caller {
             return Ok(Vec::new());
         }
         let mut charges = Vec::with_capacity(route.limits.len());
-        match ruleset.add_charges(route, facts, resolved, hashers, &mut charges) {
+        match ruleset.add_charges(&route.limits, facts, resolved, hashers, &mut charges) {
             Ok(()) => Ok(charges),
             Err(fault) => Err(fault.into()),
         }

@@ -301,7 +301,7 @@ impl RequestCharger {
         let made =
             ruleset.balance_hashes(route, facts, &resolved, self.hashers.hasher()).and_then(|_| match bypassed {
                 true => Ok(()),
-                false => ruleset.add_charges(route, facts, &resolved, &self.hashers, &mut self.charges),
+                false => ruleset.add_charges(&route.limits, facts, &resolved, &self.hashers, &mut self.charges),
             });
         made.map_err(|fault| refuse(Answer::from(fault).cause()))?;
         let verdict = self.ledger.charge(ruleset, record, facts, &mut self.charges, arrival);

@@ -223,21 +223,8 @@ impl Ruleset {
         Ok(hashes)
     }
 
-    /// Adds the charges of a request of `route` to `charges`, one for each limit that applies to it. An error refuses
-    /// the request.
-    pub fn add_charges(
-        &self,
-        route: &Route,
-        facts: &Facts<'_>,
-        resolved: &Resolved<'_>,
-        hashers: &LimitHashers,
-        charges: &mut Vec<Charge>,
-    ) -> Result<(), KeyFault<'_>> {
-        self.add_charges_of(&route.limits, facts, resolved, hashers, charges)
-    }
-
     /// Adds the charges of a request under those of `limits` that apply to it to `charges`. An error refuses the request.
-    pub fn add_charges_of(
+    pub fn add_charges(
         &self,
         limits: &[LimitId],
         facts: &Facts<'_>,
@@ -267,7 +254,7 @@ impl Ruleset {
         let mut charges = Vec::with_capacity(route.limits.len());
         for id in &route.limits {
             match self.limits[id.0].depends_on_body() {
-                true => self.add_charges_of(&[*id], facts, resolved, hashers, &mut charges)?,
+                true => self.add_charges(&[*id], facts, resolved, hashers, &mut charges)?,
                 false => charges.extend(others.iter().find(|other| other.limit == id.0).cloned()),
             }
         }

@@ -178,7 +178,9 @@ impl Charger {
             claims: None,
         };
         let mut charges = Vec::new();
-        ruleset.add_charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hashers, &mut charges).unwrap();
+        ruleset
+            .add_charges(&ruleset.matcher.routes()[0].limits, &facts, &resolved, &self.hashers, &mut charges)
+            .unwrap();
         charges
     }
 
