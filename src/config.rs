@@ -70,7 +70,7 @@ pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use receivers::{TraceFiles, UsageFiles, WebhookFiles};
 pub use section_values::{SectionValues, section_values};
 pub use shape::{ConfigText, IncludedFile, included_files};
-pub use spec::{LimitSpec, PlanSpec};
+pub use spec::LimitSpec;
 pub use state::StateSettings;
 pub use store::{ClientTls, RedisStore, Secret};
 pub use trial_setting::TrialSetting;

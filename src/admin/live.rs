@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Admin;
 use crate::gateway::active_config::ActiveConfig;
 use crate::ruleset::key::KeyPart;
-use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
+use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::words::{LimitTerms, UNLIMITED};
 use crate::ruleset::{LimitId, PlanId};
 use crate::telemetry::history::{Activity, History, RequestRate};
@@ -132,12 +132,9 @@ fn over(limit: &Limit) -> &'static str {
 
 /// The terms of each plan; one line without a plan if they are the same for all.
 fn plans(limit: &Limit, plans: &[String]) -> Vec<Value> {
-    let terms = |plan: Option<PlanId>| match limit.terms(plan) {
-        PlanTerms::Unlimited => None,
-        PlanTerms::Rule(rule) => {
-            let rule = &limit.rules[rule];
-            Some(LimitTerms::of(rule, limit.floor(plan, rule)))
-        }
+    let terms = |plan: Option<PlanId>| {
+        let rule = limit.plan_rule(plan)?;
+        Some(LimitTerms::of(rule, limit.floor(plan, rule)))
     };
     let line = |plan: Option<&str>, terms: &Option<LimitTerms>| match terms {
         None => json!({ "plan": plan, "terms": UNLIMITED, "quota": null, "window_seconds": null }),

@@ -10,7 +10,7 @@ use crate::config::parameters::Parameters;
 use crate::config::prices::{self, PriceTable};
 use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
-use crate::config::spec::{LimitSpec, PlanSpec};
+use crate::config::spec::LimitSpec;
 use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
 use crate::config::{
     ban, cost, key, over_limit, priority, quota_unit, request_overrides, scalar, sharing, warn_at, words,
@@ -339,12 +339,12 @@ impl<'a> LimitReader<'_, 'a> {
         others: &CommonSettings<'_>,
     ) -> Option<LimitSpec> {
         let plan_spec = |plan: &NamedPlan<'a>| {
-            let terms = match &plan.parameters {
-                PlanParameters::Unlimited => PlanSpec::Unlimited,
-                PlanParameters::Parameters(own) => PlanSpec::Arguments(base.arguments.overlaid(&own.arguments)),
+            let arguments = match &plan.parameters {
+                PlanParameters::Unlimited => None,
+                PlanParameters::Parameters(own) => Some(base.arguments.overlaid(&own.arguments)),
                 PlanParameters::Broken => return None,
             };
-            Some((plan.name.to_owned(), terms))
+            Some((plan.name.to_owned(), arguments))
         };
         let (max_wait, max_waiting) = match others.over_limit.as_ref()? {
             OverLimit::Delay { max_wait, max_waiting, .. } => (Some(*max_wait), *max_waiting),

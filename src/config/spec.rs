@@ -16,8 +16,9 @@ pub struct LimitSpec {
     pub mode: Mode,
     /// The limit's own parameters; may be incomplete where plans set the rest.
     pub base: Arguments,
-    /// The plans that the limit names, in its order.
-    pub plans: Vec<(String, PlanSpec)>,
+    /// The plans that the limit names, in its order, each with the limit's own parameters and the plan's on top; `None` where the
+    /// limit does not apply to the plan.
+    pub plans: Vec<(String, Option<Arguments>)>,
     /// `over_limit.delay.max_wait`; part of the arguments too.
     pub max_wait: Option<Nanos>,
     /// `over_limit.delay.max_waiting`.
@@ -28,33 +29,19 @@ pub struct LimitSpec {
     pub charges_denied: bool,
 }
 
-/// A limit's terms for a plan.
-#[derive(Clone, Debug, PartialEq)]
-pub enum PlanSpec {
-    /// The limit does not apply to the plan.
-    Unlimited,
-    /// The limit's own parameters with the plan's on top.
-    Arguments(Arguments),
-}
-
 impl LimitSpec {
     /// The arguments for `plan`: its own if the limit names the plan, else the limit's; `None` if the plan is unlimited.
     pub fn arguments(&self, plan: Option<&str>) -> Option<&Arguments> {
         let named = self.plans.iter().find(|(name, _)| Some(name.as_str()) == plan);
         match named {
-            Some((_, PlanSpec::Unlimited)) => None,
-            Some((_, PlanSpec::Arguments(arguments))) => Some(arguments),
+            Some((_, arguments)) => arguments.as_ref(),
             None => Some(&self.base),
         }
     }
 
     /// The limit's own arguments, and those of all plans that it names.
     pub fn all_arguments(&self) -> impl Iterator<Item = &Arguments> {
-        let plans = self.plans.iter().filter_map(|(_, plan)| match plan {
-            PlanSpec::Unlimited => None,
-            PlanSpec::Arguments(arguments) => Some(arguments),
-        });
-        std::iter::once(&self.base).chain(plans)
+        std::iter::once(&self.base).chain(self.plans.iter().filter_map(|(_, arguments)| arguments.as_ref()))
     }
 
     /// How many tokens requests of `plan`, one of `plans`, have to leave for others under `rule`.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::algorithm::Rule;
-use crate::ruleset::limit::{Limit, OnChange, PlanTerms};
+use crate::ruleset::limit::{Limit, OnChange};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset};
@@ -76,7 +76,7 @@ fn common_plans(before: &Ruleset, after: &Ruleset) -> Vec<(PlanId, PlanId)> {
 }
 
 fn limit_change(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitChange {
-    let same = |(old, new): (Option<PlanId>, Option<PlanId>)| rule_of(before, old) == rule_of(after, new);
+    let same = |(old, new): (Option<PlanId>, Option<PlanId>)| before.plan_rule(old) == after.plan_rule(new);
     let pairs = plans.iter().map(|(old, new)| (Some(*old), Some(*new))).chain([(None, None)]);
     match () {
         () if before.algorithm.canonical() != after.algorithm.canonical() => LimitChange::OtherAlgorithm,
@@ -95,14 +95,6 @@ fn limit_change(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> Li
 fn have_same_rules(before: &Limit, after: &Limit) -> bool {
     let has_all = |limit: &Limit, other: &Limit| other.rules.iter().all(|rule| limit.rules.contains(rule));
     before.rules == after.rules || has_all(before, after) && has_all(after, before)
-}
-
-/// The parameters for a plan; `None` if the limit does not apply to it.
-fn rule_of(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
-    match limit.terms(plan) {
-        PlanTerms::Unlimited => None,
-        PlanTerms::Rule(position) => limit.rules.get(position),
-    }
 }
 
 /// The pairs of routes that swap their order, where only the order decides which of the two takes a request that both
@@ -133,10 +125,10 @@ pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, 
     let change = limit_change(was, limit, &plans);
     let of_plans = plans.iter().map(|(old, new)| {
         let name = after.plans.get(new.0).map_or("", String::as_str);
-        (name, rule_of(was, Some(*old)), rule_of(limit, Some(*new)))
+        (name, was.plan_rule(Some(*old)), limit.plan_rule(Some(*new)))
     });
     let planless = was.without_plan.and(limit.without_plan);
-    let planless = planless.map(|_| (words::planless(&after.plans), rule_of(was, None), rule_of(limit, None)));
+    let planless = planless.map(|_| (words::planless(&after.plans), was.plan_rule(None), limit.plan_rule(None)));
     let all: Vec<_> = of_plans.chain(planless).collect();
     let shown = |rule: Option<&Rule>| rule.map_or_else(|| words::UNLIMITED.to_owned(), Rule::describe);
     let lines = all.iter().filter(|(_, old, new)| old != new).filter_map(|(who, old, new)| {

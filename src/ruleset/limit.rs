@@ -139,6 +139,14 @@ impl Limit {
         terms.unwrap_or(PlanTerms::Unlimited)
     }
 
+    /// The parameters for `plan`; `None` if the limit does not apply to it.
+    pub fn plan_rule(&self, plan: Option<PlanId>) -> Option<&Rule> {
+        match self.terms(plan) {
+            PlanTerms::Unlimited => None,
+            PlanTerms::Rule(position) => self.rules.get(position),
+        }
+    }
+
     /// The fields of the request's body on which the limit depends.
     pub fn body_fields(&self) -> impl Iterator<Item = &FieldPath> {
         let in_key = self.key.parts.iter().filter_map(|part| match part {

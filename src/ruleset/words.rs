@@ -4,7 +4,7 @@ use crate::algorithm::{AlgorithmName, Policy, Rule};
 use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
 use crate::ruleset::denied::{Body, Denied};
 use crate::ruleset::key::Key;
-use crate::ruleset::limit::{Limit, OverLimit, PlanTerms, Share};
+use crate::ruleset::limit::{Limit, OverLimit, Share};
 use crate::ruleset::{Jitter, LimitId, PlanId, Ruleset};
 use crate::units::{Cost, Nanos};
 
@@ -113,13 +113,8 @@ impl Key {
 impl Limit {
     /// The parameters for `plan`.
     pub fn describe(&self, plan: Option<PlanId>) -> String {
-        match self.terms(plan) {
-            PlanTerms::Unlimited => UNLIMITED.to_owned(),
-            PlanTerms::Rule(index) => {
-                let rule = self.rules.get(index);
-                rule.map(|rule| rule.describe_above(self.floor(plan, rule))).unwrap_or_default()
-            }
-        }
+        let describe = |rule: &Rule| rule.describe_above(self.floor(plan, rule));
+        self.plan_rule(plan).map_or_else(|| UNLIMITED.to_owned(), describe)
     }
 
     /// The marks from which on the limit warns clients; `None` if it never does.

@@ -2,7 +2,6 @@
 
 use crate::charge::{Consistency, Mode, Sharing};
 use crate::ruleset::Ruleset;
-use crate::ruleset::limit::PlanTerms;
 use crate::telemetry::meters::{each_plan, plan_name};
 use crate::telemetry::{Samples, names};
 
@@ -13,8 +12,7 @@ impl Samples {
         for limit in ruleset.limits.iter().filter(|limit| limit.candidate_of.is_none()) {
             self.push_count(&names::LIMIT_MODE, &[&limit.name, word(limit.mode)], true);
             for plan in each_plan(ruleset) {
-                let PlanTerms::Rule(rule) = limit.terms(plan) else { continue };
-                let Some(policy) = limit.rules.get(rule).map(|rule| rule.policy()) else { continue };
+                let Some(policy) = limit.plan_rule(plan).map(|rule| rule.policy()) else { continue };
                 let labels = [limit.name.as_str(), plan_name(&ruleset.plans, plan)];
                 self.push_count(&names::LIMIT_BURST, &labels, policy.quota);
                 if let Some(window) = policy.window {

@@ -4,7 +4,7 @@ use prometheus::IntCounter;
 
 use crate::algorithm::{Decision, Denial};
 use crate::charge::{Charge, ChargeSource, DecisionSource, OnStoreDown};
-use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
+use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
@@ -321,7 +321,7 @@ pub(super) fn each_plan(ruleset: &Ruleset) -> impl Iterator<Item = Option<PlanId
 
 /// Whether a limit applies to a plan: only series that can count are created from the start.
 fn applies(limit: &Limit, plan: Option<PlanId>) -> bool {
-    matches!(limit.terms(plan), PlanTerms::Rule(_))
+    limit.plan_rule(plan).is_some()
 }
 
 /// The outcome of a request over this limit, as a label.
