@@ -13,7 +13,6 @@ use crate::ruleset::Endpoint;
 pub use crate::store::shared::{KeySecret, StoreSettings};
 
 /// The parts of a configuration, read completely.
-#[derive(Debug)]
 pub struct GatewayParts {
     /// The addresses for clients, in the order of `rules.listeners`.
     pub listeners: Vec<Endpoint>,
@@ -38,7 +37,6 @@ pub struct GatewayParts {
 }
 
 /// The result of reading a configuration.
-#[derive(Debug)]
 pub struct LoadResult {
     /// Every file that was read for it or could not be read; these files are watched.
     pub files: Vec<FileVersion>,

@@ -465,9 +465,3 @@ impl SharedStore {
         }
     }
 }
-
-impl std::fmt::Debug for SharedStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedStore").field("report", &self.report()).finish_non_exhaustive()
-    }
-}
