@@ -6,9 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
-use tokio::task::LocalSet;
 
 use super::accept_gate::AcceptGate;
 use super::listen::{AcceptsUntil, accept};
@@ -84,8 +83,8 @@ impl WorkerThreads {
 impl Thread {
     /// Serves connections until the process ends.
     fn run(self) -> io::Result<Infallible> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        LocalSet::new().block_on(&runtime, self.serve())
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+        runtime.block_on(self.serve())
     }
 
     async fn serve(self) -> io::Result<Infallible> {
