@@ -5,8 +5,9 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Sleep, sleep};
 
 use crate::clock::Clock;
@@ -62,12 +63,14 @@ pub struct Timer {
     clock: Rc<WorkerClock>,
     sleep: Pin<Box<Sleep>>,
     rings_at: Option<Nanos>,
+    /// The task that `sleep` wakes.
+    wakes: Option<Waker>,
 }
 
 impl Timer {
     /// A timer that uses `clock`.
     pub fn new(clock: Rc<WorkerClock>) -> Self {
-        Self { clock, sleep: Box::pin(sleep(Nanos::ZERO.to_duration())), rings_at: None }
+        Self { clock, sleep: Box::pin(sleep(Nanos::ZERO.to_duration())), rings_at: None, wakes: None }
     }
 
     /// The worker's current time.
@@ -87,16 +90,22 @@ impl Timer {
 
     /// Ready once the time `due` has come. Until then it has the task woken at that time or earlier.
     pub fn poll(&mut self, task: &mut Context<'_>, due: Nanos) -> Poll<Elapsed> {
-        // the runtime's timer is never ready in a task that has used up its share
+        // the runtime's timer is never ready in a task that has used up its share, and does not know that task
         while self.clock.now() < due {
             if self.rings_at.is_none_or(|rings_at| rings_at > due) {
                 self.clock.tick();
                 let left = due.saturating_sub(self.clock.now());
                 self.sleep.set(sleep(left.to_duration()));
-                self.rings_at = Some(due);
+                (self.rings_at, self.wakes) = (Some(due), None);
             }
+            // to poll a timer again that wakes this task would change nothing
+            let is_known = self.wakes.as_ref().is_some_and(|woken| woken.will_wake(task.waker()));
+            if is_known && !self.sleep.is_elapsed() {
+                return Poll::Pending;
+            }
+            self.wakes = has_budget_remaining().then(|| task.waker().clone());
             ready!(self.sleep.as_mut().poll(task));
-            self.rings_at = None;
+            (self.rings_at, self.wakes) = (None, None);
             self.clock.tick();
         }
         Poll::Ready(Elapsed)
