@@ -153,6 +153,11 @@ impl Fields {
         self.lines.iter().filter_map(|line| self.field(*line))
     }
 
+    /// The names of all fields, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines.iter().filter_map(|line| self.text.get(line.start..line.start.saturating_add(line.name)))
+    }
+
     fn field(&self, FieldSpan { start, name, end }: FieldSpan) -> Option<Field<'_>> {
         let line = self.text.get(start..end)?;
         let (name, rest) = line.split_at_checked(name)?;
@@ -196,8 +201,7 @@ impl Fields {
 
     /// Removes the fields with names for which `is_removed` holds; it also gets the whole list as it was.
     pub fn remove(&mut self, is_removed: impl Fn(&Self, &[u8]) -> bool) {
-        let name = |line: &FieldSpan| self.text.get(line.start..line.start.saturating_add(line.name));
-        if self.lines.iter().filter_map(name).any(|name| is_removed(self, name)) {
+        if self.names().any(|name| is_removed(self, name)) {
             let kept = Self::with_capacity(self.lines.len(), self.text.len());
             let before = std::mem::replace(self, kept);
             before.iter().filter(|field| !is_removed(&before, field.name)).for_each(|field| self.push_field(field));

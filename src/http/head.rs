@@ -91,6 +91,10 @@ impl HeadReader {
         bounds: HeadBounds,
         head: &mut RequestHead,
     ) -> Result<Option<usize>, Refused> {
+        // a reader is asked before anything has come, too
+        if bytes.is_empty() {
+            return Ok(None);
+        }
         if self.read == 0 {
             if bytes.first().is_some_and(|byte| byte.is_ascii_control() && *byte != b'\r') {
                 return Err(Refused::Malformed("this is no request of HTTP/1.1"));
@@ -172,6 +176,10 @@ impl HeadReader {
 
     /// Reads the head of a response in the same way.
     pub fn response(&mut self, bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Unreadable> {
+        // a reader is asked before anything has come, too
+        if bytes.is_empty() {
+            return Ok(None);
+        }
         while let Some((line, length)) = lenient_line(bytes.get(self.read..).unwrap_or_default()) {
             let start = self.read;
             self.read = self.read.saturating_add(length);
@@ -265,9 +273,8 @@ pub(super) fn keeps_alive(version: Version, fields: &Fields) -> bool {
 /// Reads a request line: three words with one space between them (RFC 9112, section 3).
 fn request_line(line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
     const BAD: Refused = Refused::Malformed("the first line of the request is not a method, a target and a version");
-    let mut words = line.split(|byte| *byte == b' ');
-    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
-    else {
+    let mut words = line.splitn(3, |byte| *byte == b' ');
+    let (Some(method), Some(target), Some(version)) = (words.next(), words.next(), words.next()) else {
         return Err(BAD);
     };
     if target.is_empty() || method.is_empty() || !method.iter().all(|byte| is_token_byte(*byte)) {
@@ -277,10 +284,12 @@ fn request_line(line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
     if !target.iter().fold(true, |fine, byte| fine & is_target_byte(*byte)) {
         return Err(Refused::TARGET);
     }
-    head.version = match version {
-        b"HTTP/1.1" => Version::Http11,
-        b"HTTP/1.0" => Version::Http10,
-        _ => return Err(Refused::Malformed("the request is neither of HTTP/1.1 nor of HTTP/1.0")),
+    head.version = match () {
+        // compared as a whole: as patterns they would be compared byte by byte
+        () if version == b"HTTP/1.1" => Version::Http11,
+        () if version == b"HTTP/1.0" => Version::Http10,
+        () if version.contains(&b' ') => return Err(BAD),
+        () => return Err(Refused::Malformed("the request is neither of HTTP/1.1 nor of HTTP/1.0")),
     };
     head.method.clear();
     head.method.push_str(str::from_utf8(method).map_err(|_| BAD)?);

@@ -68,45 +68,51 @@ pub(super) fn lenient_field(line: &[u8]) -> Result<(&[u8], &[u8]), Refused> {
 
 /// Whether a byte is allowed in a target: printable ASCII, except `#` and `\`, which servers read in different ways.
 pub const fn is_target_byte(byte: u8) -> bool {
-    TARGET_BYTES[byte as usize]
+    CLASSES[byte as usize] & TARGET != 0
 }
 
 /// Whether a byte is allowed in a name (RFC 9110, section 5.6.2).
 pub(super) const fn is_token_byte(byte: u8) -> bool {
-    TOKEN[byte as usize]
+    CLASSES[byte as usize] & TOKEN != 0
 }
 
 /// Whether all bytes are allowed in a value (RFC 9110, section 5.5).
 pub(super) fn is_text(value: &[u8]) -> bool {
-    let is_text_byte = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
     // blocks without an early exit, so that the compiler can check all bytes of one at once
     let (blocks, rest) = value.as_chunks::<16>();
-    blocks.iter().all(|block| block.iter().fold(true, |fine, byte| fine & is_text_byte(byte)))
-        && rest.iter().all(is_text_byte)
+    blocks.iter().all(|block| block.iter().fold(true, |fine, byte| fine & is_text_byte(*byte)))
+        && rest.iter().all(|byte| CLASSES[usize::from(*byte)] & TEXT != 0)
 }
 
-/// A table, because the gateway looks up each byte of each target.
-const TARGET_BYTES: [bool; 256] = {
-    let mut allowed = [false; 256];
-    let mut byte = 0_u8;
-    while byte < 128 {
-        allowed[byte as usize] = byte.is_ascii_graphic() && !matches!(byte, b'#' | b'\\');
-        byte += 1;
-    }
-    allowed
-};
+const fn is_text_byte(byte: u8) -> bool {
+    matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
+}
 
-/// A table, because the gateway looks up each byte of each name.
-const TOKEN: [bool; 256] = {
-    let mut token = [false; 256];
-    let mut byte = 0_u8;
-    while byte < 128 {
-        token[byte as usize] = byte.is_ascii_alphanumeric()
-            || matches!(
-                byte,
-                b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
-            );
-        byte += 1;
+/// The classes of bytes: those of targets, of names and of values.
+const TARGET: u8 = 1;
+const TOKEN: u8 = 2;
+const TEXT: u8 = 4;
+
+/// The classes of each byte: a table, because the gateway looks up each byte of each head.
+const CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut position = 0;
+    while position < classes.len() {
+        let byte = position as u8;
+        if byte.is_ascii_graphic() && !matches!(byte, b'#' | b'\\') {
+            classes[position] |= TARGET;
+        }
+        let is_sign = matches!(
+            byte,
+            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        );
+        if byte.is_ascii_alphanumeric() || is_sign {
+            classes[position] |= TOKEN;
+        }
+        if is_text_byte(byte) {
+            classes[position] |= TEXT;
+        }
+        position += 1;
     }
-    token
+    classes
 };
