@@ -75,9 +75,8 @@ struct Buckets {
     labels: Vec<proto::LabelPair>,
     /// The bounds, which all histograms of a family share: an observation finds them in the cache.
     upper_bounds: Arc<[f64]>,
-    lines: Vec<CacheLine>,
-    /// The number of lines of one stripe, which holds the sum of the observed values and then the buckets.
-    lines_each: usize,
+    /// Each stripe holds the sum of the observed values and then the buckets.
+    stripes: Vec<Box<[CacheLine]>>,
 }
 
 /// A cache line.
@@ -90,19 +89,21 @@ struct CacheLine([AtomicU64; 8]);
 impl HotHistogram {
     fn new(upper_bounds: Arc<[f64]>, labels: Vec<proto::LabelPair>) -> Self {
         // beside the buckets with bounds, a stripe has the sum and a bucket for values above all bounds
-        let lines_each = upper_bounds.len().saturating_add(2).div_ceil(8);
-        let lines = (0..lines_each.saturating_mul(stripes::count())).map(|_| CacheLine::default()).collect();
-        Self(Arc::new(Buckets { labels, upper_bounds, lines, lines_each }))
+        let lines = upper_bounds.len().saturating_add(2).div_ceil(8);
+        let stripe = |_| (0..lines).map(|_| CacheLine::default()).collect();
+        let stripes = (0..stripes::count()).map(stripe).collect();
+        Self(Arc::new(Buckets { labels, upper_bounds, stripes }))
     }
 
     /// Adds an observation.
     pub(super) fn observe(&self, value: f64) {
+        let Some(mine) = self.0.stripes.get(stripes::current()) else { return };
         let bucket = self.0.upper_bounds.iter().position(|bound| value <= *bound);
         let bucket = bucket.unwrap_or(self.0.upper_bounds.len());
-        if let Some(count) = self.0.number(stripes::current(), bucket.saturating_add(1)) {
+        if let Some(count) = number(mine, bucket.saturating_add(1)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(sum) = self.0.number(stripes::current(), 0) {
+        if let Some(sum) = number(mine, 0) {
             let add = |sum| Some((f64::from_bits(sum) + value).to_bits());
             let _always_set = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         }
@@ -110,16 +111,16 @@ impl HotHistogram {
 }
 
 impl Buckets {
-    fn number(&self, stripe: usize, position: usize) -> Option<&AtomicU64> {
-        let CacheLine(numbers) = self.lines.get(stripe.saturating_mul(self.lines_each).saturating_add(position / 8))?;
-        numbers.get(position % 8)
-    }
-
     /// The numbers at `position` in all stripes.
     fn of_all(&self, position: usize) -> impl Iterator<Item = u64> {
-        let number = move |stripe| self.number(stripe, position).map(|number| number.load(Ordering::Relaxed));
-        (0..stripes::count()).filter_map(number)
+        self.stripes.iter().filter_map(move |stripe| Some(number(stripe, position)?.load(Ordering::Relaxed)))
     }
+}
+
+/// The number at this position of a stripe.
+fn number(stripe: &[CacheLine], position: usize) -> Option<&AtomicU64> {
+    let CacheLine(numbers) = stripe.get(position / 8)?;
+    numbers.get(position % 8)
 }
 
 impl Metric for HotHistogram {
