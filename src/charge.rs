@@ -269,7 +269,7 @@ pub enum DecisionSource {
 }
 
 impl DecisionSource {
-    /// All sources.
+    /// All sources, in the order of their declaration.
     pub const ALL: [Self; 6] = [Self::Local, Self::DenialCache, Self::Lease, Self::Owner, Self::Store, Self::Fallback];
 
     /// The label value in metrics.

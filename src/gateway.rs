@@ -48,7 +48,7 @@ use usage_sums::UsageSums;
 
 use crate::clock::Clock;
 use crate::fields::Fields;
-use crate::http::head::{HeadBounds, RequestHead, ResponseHead, Version};
+use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::listener::{ListenerConfig, Peer};
 use crate::http::service::{ConnectError, ConnectionSettings, Exchange, Failure, Response, Service, Timing};
 use crate::http::traffic::Traffic;
@@ -59,11 +59,6 @@ use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
 use crate::telemetry::DenialRecorder;
 use crate::units::Nanos;
-
-/// How much longer than its target the first line of a request may be, in bytes.
-const REQUEST_LINE_OVERHEAD: usize = 256;
-/// The bytes that HTTP/2 counts for each field of a list beside its name and value (RFC 9113, section 6.5.2).
-const FIELD_OVERHEAD: usize = 32;
 
 /// A handle to the state of the gateway, which all connections share.
 pub type Gateway = Arc<GatewayState>;
@@ -103,29 +98,30 @@ pub struct WorkerGateway(Rc<WorkerState>);
 
 struct WorkerState {
     gateway: Gateway,
-    /// Finds out by comparing pointers whether the configuration was swapped: requests then change no reference count that other
-    /// workers write too.
-    latest: RefCell<Cache<Arc<ArcSwap<ActiveConfig>>, Arc<ActiveConfig>>>,
-    current: RefCell<WorkerConfig>,
+    /// The configuration in force, and what it is compared with.
+    config: RefCell<(WorkerConfig, LatestConfig)>,
 }
+
+/// Finds out by comparing pointers whether the configuration was swapped: requests then change no reference count that other
+/// workers write too.
+type LatestConfig = Cache<Arc<ArcSwap<ActiveConfig>>, Arc<ActiveConfig>>;
 
 impl WorkerGateway {
     /// Creates the view of `gateway` that one worker uses.
     pub fn new(gateway: Gateway) -> Self {
         let mut latest = Cache::new(Arc::clone(&gateway.active));
-        let current = RefCell::new(Rc::new(Arc::clone(latest.load())));
-        Self(Rc::new(WorkerState { gateway, latest: RefCell::new(latest), current }))
+        let current = Rc::new(Arc::clone(latest.load()));
+        Self(Rc::new(WorkerState { gateway, config: RefCell::new((current, latest)) }))
     }
 
     /// The configuration in force.
     pub fn config(&self) -> WorkerConfig {
-        let WorkerState { latest, current, .. } = &*self.0;
-        let (mut latest, mut current) = (latest.borrow_mut(), current.borrow_mut());
+        let (current, latest) = &mut *self.0.config.borrow_mut();
         let active = latest.load();
-        if !Arc::ptr_eq(active, &current) {
+        if !Arc::ptr_eq(active, current) {
             *current = Rc::new(Arc::clone(active));
         }
-        Rc::clone(&current)
+        Rc::clone(current)
     }
 }
 
@@ -141,20 +137,10 @@ impl Service for WorkerGateway {
     type Exchange = RequestContext;
 
     fn settings(&self) -> ConnectionSettings {
-        let active = self.config();
-        let (head, connections) = (&active.ruleset.request_head, &active.ruleset.connections);
-        let first_line = head.max_target.saturating_add(REQUEST_LINE_OVERHEAD);
-        // over HTTP/2 the target and the host are fields; a request that is slightly over the bounds still gets a response
-        let overhead = head.max_headers.saturating_mul(FIELD_OVERHEAD).saturating_add(FIELD_OVERHEAD);
-        let list = head.max_headers_total.saturating_add(overhead).saturating_add(head.max_target);
+        let settings = self.config().settings;
         ConnectionSettings {
-            head: HeadBounds { first_line, fields: head.max_headers_total },
-            head_timeout: head.timeout,
-            max_list: u32::try_from(list).unwrap_or(u32::MAX),
-            idle: connections.idle,
-            max_connections: Some(connections.most.unwrap_or(self.default_max_connections)),
-            max_per_client: connections.per_client,
-            prefixes: active.ruleset.client_address.prefixes,
+            max_connections: settings.max_connections.or(Some(self.default_max_connections)),
+            ..settings
         }
     }
 
@@ -166,8 +152,8 @@ impl Service for WorkerGateway {
         self.config().listeners.get(position).map(Arc::clone)
     }
 
-    fn begin(&self, peer: &Arc<Peer>, version: Version, now: Nanos) -> RequestContext {
-        RequestContext::new(self, Arc::clone(peer), version, now)
+    fn begin(&self, peer: &Rc<Peer>, version: Version, now: Nanos) -> RequestContext {
+        RequestContext::new(self, Rc::clone(peer), version, now)
     }
 
     fn count_refused(&self, status: u16) {
@@ -195,12 +181,12 @@ impl Exchange for RequestContext {
         (self.serves.speaks_grpc() && self.version == Version::Http2).then_some(decisions::MAX_MESSAGE)
     }
 
-    async fn decide(&mut self, request: &RequestHead, body: &[u8]) -> Result<(), Response> {
+    async fn decide(&mut self, request: &RequestHead, body: &[u8]) -> Result<(), Box<Response>> {
         failpoint("decide");
         if self.serves != ListenerService::Proxy {
             return Err(Box::pin(decisions::decide(self, request, body)).await);
         }
-        let peer = Arc::clone(&self.peer);
+        let peer = Rc::clone(&self.peer);
         let mut admitted =
             admit::admit(self, request, RequestSender::of(&peer), BodySource::Streaming(request.framing)).await;
         if admitted.is_ok() && self.awaited_body.is_none() {
@@ -218,12 +204,12 @@ impl Exchange for RequestContext {
         self.awaited_body.as_mut().is_some_and(|body| body.read_held(part))
     }
 
-    async fn decide_ahead(&mut self, request: &RequestHead) -> Result<(), Response> {
+    async fn decide_ahead(&mut self, request: &RequestHead) -> Result<(), Box<Response>> {
         let admitted = admit::admit_before_body(self, request).await;
         admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
-    async fn decide_by_body(&mut self, request: &RequestHead) -> Result<(), Response> {
+    async fn decide_by_body(&mut self, request: &RequestHead) -> Result<(), Box<Response>> {
         failpoint("decide_by_body");
         let mut admitted = admit::admit_with_body(self, request).await;
         if admitted.is_ok() {
@@ -249,12 +235,12 @@ impl Exchange for RequestContext {
         }
     }
 
-    fn destination(&mut self) -> Result<Destination, Response> {
+    fn destination(&mut self) -> Result<Destination, Box<Response>> {
         failpoint("destination");
         attempts::destination(self).map_err(|answer| self.answer(&answer))
     }
 
-    fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Response> {
+    fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Box<Response>> {
         failpoint("connect_failed");
         attempts::connect_failed(self, error).map_err(|answer| self.answer_failure(&answer))
     }
@@ -267,7 +253,7 @@ impl Exchange for RequestContext {
         self.delay_ended();
     }
 
-    fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response> {
+    fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Box<Response>> {
         failpoint("request_head");
         if let Some(cost_meter) = &mut self.cost_meter {
             cost_meter.mark_forwarded();
@@ -275,7 +261,7 @@ impl Exchange for RequestContext {
         forward::request(request, self).ok_or_else(|| self.answer(&Answer::Internal))
     }
 
-    async fn request_body(&mut self, request: &RequestHead, part: &[u8]) -> Result<Nanos, Response> {
+    async fn request_body(&mut self, request: &RequestHead, part: &[u8]) -> Result<Nanos, Box<Response>> {
         failpoint("request_body");
         if let Some(left) = &mut self.body_left {
             let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
@@ -298,7 +284,7 @@ impl Exchange for RequestContext {
         }
     }
 
-    fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {
+    fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Box<Response>> {
         failpoint("response_head");
         let now = attempts::record_response(self, response.status);
         self.status = Some(response.status);
@@ -316,7 +302,7 @@ impl Exchange for RequestContext {
         }
     }
 
-    fn failed(&mut self, failure: &Failure) -> Response {
+    fn failed(&mut self, failure: &Failure) -> Box<Response> {
         failpoint("failed");
         attempts::log_failure(self, failure);
         let answer = match failure {
@@ -329,7 +315,7 @@ impl Exchange for RequestContext {
             | Failure::UpstreamReset(_)
             | Failure::UpstreamRefused(_)
             | Failure::Unreadable(_) => Answer::UpstreamFailed,
-            Failure::ClientGone => return Response::default(),
+            Failure::ClientGone => return Box::default(),
         };
         decisions::with_denied_status(self.answer_failure(&answer), self.serves)
     }
@@ -337,12 +323,12 @@ impl Exchange for RequestContext {
 
 impl RequestContext {
     /// Answers the request with a response of the gateway itself.
-    fn answer(&mut self, answer: &Answer) -> Response {
+    fn answer(&mut self, answer: &Answer) -> Box<Response> {
         respond::answer(self, answer, &Fields::default())
     }
 
     /// The response to a request whose handling failed; a request that was answered before keeps its status.
-    fn answer_failure(&mut self, answer: &Answer) -> Response {
+    fn answer_failure(&mut self, answer: &Answer) -> Box<Response> {
         if self.route.is_none() && self.status.is_none() {
             // the request could not be read, so it has no route
             self.set_route(None);

@@ -242,7 +242,7 @@ impl Store {
 
     /// [`Store::charge`] where this process decides all of `batch` in memory and has no cluster. `None`, with nothing
     /// charged, in all other cases.
-    fn charge_in_memory(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Option<Receipt> {
+    pub fn charge_in_memory(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Option<Receipt> {
         if self.owners.is_some() || !batch.iter().all(|charge| self.is_decided_locally(binding, charge)) {
             return None;
         }

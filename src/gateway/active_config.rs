@@ -11,7 +11,9 @@ use crate::gateway::decisions::request_limits::RequestLimits;
 use crate::gateway::identify::CredentialLookup;
 use crate::gateway::queue::Queue;
 use crate::gateway::upstream::{Pool, TlsConnector};
+use crate::http::head::HeadBounds;
 use crate::http::listener::ListenerConfig;
+use crate::http::service::ConnectionSettings;
 use crate::ruleset::changes::{self, LimitChange};
 use crate::ruleset::key::{KeyHasher, LimitHashers};
 use crate::ruleset::limit::OnChange;
@@ -20,6 +22,11 @@ use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
 use crate::telemetry::names;
+
+/// How much longer than its target the first line of a request may be, in bytes.
+const REQUEST_LINE_OVERHEAD: usize = 256;
+/// The bytes that HTTP/2 counts for each field of a list beside its name and value (RFC 9113, section 6.5.2).
+const FIELD_OVERHEAD: usize = 32;
 
 /// A ruleset with everything that belongs to it. A request holds one from start to end; it is never modified.
 pub struct ActiveConfig {
@@ -43,6 +50,8 @@ pub struct ActiveConfig {
     pub queues: Vec<Queue>,
     /// The settings of each listener, in the order of their addresses.
     pub listeners: Vec<Arc<ListenerConfig>>,
+    /// The settings of client connections; without a maximum number of them if the ruleset sets none.
+    pub(super) settings: ConnectionSettings,
     /// The limits that requests brought along.
     pub(super) request_limits: RequestLimits,
     /// The hash of the configuration's text.
@@ -135,6 +144,7 @@ impl ActiveConfig {
         Self {
             pools,
             queues,
+            settings: connection_settings(&ruleset),
             ruleset,
             directory,
             groups,
@@ -157,6 +167,23 @@ impl ActiveConfig {
     /// The means to identify callers, at the time of `clock`.
     pub fn lookup<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> CredentialLookup<'a> {
         CredentialLookup { directory: &self.directory, tokens: self.tokens.as_ref(), clock }
+    }
+}
+
+fn connection_settings(ruleset: &Ruleset) -> ConnectionSettings {
+    let (head, connections) = (&ruleset.request_head, &ruleset.connections);
+    let first_line = head.max_target.saturating_add(REQUEST_LINE_OVERHEAD);
+    // over HTTP/2 the target and the host are fields; a request that is slightly over the bounds still gets a response
+    let overhead = head.max_headers.saturating_mul(FIELD_OVERHEAD).saturating_add(FIELD_OVERHEAD);
+    let list = head.max_headers_total.saturating_add(overhead).saturating_add(head.max_target);
+    ConnectionSettings {
+        head: HeadBounds { first_line, fields: head.max_headers_total },
+        head_timeout: head.timeout,
+        max_list: u32::try_from(list).unwrap_or(u32::MAX),
+        idle: connections.idle,
+        max_connections: connections.most,
+        max_per_client: connections.per_client,
+        prefixes: ruleset.client_address.prefixes,
     }
 }
 

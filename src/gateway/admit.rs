@@ -111,7 +111,7 @@ pub async fn admit(
 
 /// Charges a request under the limits that do not depend on its body, before the gateway waits for the body.
 pub async fn admit_before_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
-    let peer = Arc::clone(&context.peer);
+    let peer = Rc::clone(&context.peer);
     let caller =
         context.awaited_body.as_ref().and_then(|body| caller_of(body.caller.clone())).ok_or(Answer::Internal)?;
     charge_head_limits(context, &caller, &head_of(request, RequestSender::of(&peer))).await
@@ -126,7 +126,7 @@ fn caller_of(identified: Option<(Identity, Option<PlanId>)>) -> Option<Caller> {
 /// request was charged before under the limits that do not depend on it.
 pub async fn admit_with_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
-    let (ruleset, peer) = (&active.ruleset, Arc::clone(&context.peer));
+    let (ruleset, peer) = (&active.ruleset, Rc::clone(&context.peer));
     let head = head_of(request, RequestSender::of(&peer));
     let (Some(id), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
         return Err(Answer::Internal);
@@ -274,7 +274,8 @@ async fn charge_head_limits(context: &mut RequestContext, caller: &Caller, head:
     let charges = body.head_charges.clone();
     let rules = &active.ruleset.client_address;
     let cost_meter = CostMeter::new(&active.ruleset, &charges, &head.facts(rules, target, head.address(rules)));
-    let denied = match charge(context, route, ResolvedCharges { charges, cost_meter, fields: None }).await {
+    let mut resolved_charges = ResolvedCharges { charges, cost_meter, fields: None };
+    let denied = match charge(context, route, &mut resolved_charges).await {
         Ok(now) if context.verdict.is_denied() => conclude(context, route, now).await.map(drop),
         Ok(at) => {
             context.admission = Admission::ChargedEarly { at, route };
@@ -293,9 +294,8 @@ async fn charge_and_wait(
     head: &Head<'_>,
     mut resolved_charges: ResolvedCharges,
 ) -> Result<(), Answer> {
-    let fields = resolved_charges.fields.take();
-    let turn = decide(context, resolved_charges).await;
-    record_outcome(context, caller, head, fields.as_ref());
+    let turn = decide(context, &mut resolved_charges).await;
+    record_outcome(context, caller, head, resolved_charges.fields.as_ref());
     match turn? {
         Some(turn) => Box::pin(wait_for(turn, context)).await,
         None => Ok(()),
@@ -313,7 +313,10 @@ fn record_outcome(context: &RequestContext, caller: &Caller, head: &Head<'_>, bo
 }
 
 /// Charges the request under all its limits, and counts the outcome.
-async fn decide(context: &mut RequestContext, resolved_charges: ResolvedCharges) -> Result<Option<QueueWait>, Answer> {
+async fn decide(
+    context: &mut RequestContext,
+    resolved_charges: &mut ResolvedCharges,
+) -> Result<Option<QueueWait>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
     let active = Rc::clone(&context.active);
     if context.bypassed {
@@ -331,17 +334,21 @@ async fn decide(context: &mut RequestContext, resolved_charges: ResolvedCharges)
 async fn charge(
     context: &mut RequestContext,
     route: RouteId,
-    ResolvedCharges { mut charges, cost_meter, .. }: ResolvedCharges,
+    ResolvedCharges { charges, cost_meter, .. }: &mut ResolvedCharges,
 ) -> Result<Nanos, Answer> {
     let active = Rc::clone(&context.active);
     let now = context.gateway.clock.now();
-    if charging::deny_banned(context, &mut charges, now) {
+    if charging::deny_banned(context, charges, now) {
         return Ok(now);
     }
-    let receipt = charging::charge_all(context, &mut charges, now).await;
-    (context.charged_at, context.cost_meter) = (now, cost_meter);
-    context.verdict.set(&active.ruleset, &charges, &receipt.charged);
-    context.charges = charges;
+    let receipt = match charging::charge_in_memory(context, charges, now) {
+        Some(receipt) => receipt,
+        // this future is large, and moves with every future that contains it
+        None => Box::pin(charging::charge_all(context, charges, now)).await,
+    };
+    (context.charged_at, context.cost_meter) = (now, cost_meter.take());
+    context.verdict.set(&active.ruleset, charges, &receipt.charged);
+    context.charges = std::mem::take(charges);
     charging::observe(context, route, &receipt)?;
     Ok(now)
 }

@@ -13,6 +13,13 @@ use crate::ruleset::verdict::Verdict;
 use crate::store::Receipt;
 use crate::units::Nanos;
 
+/// Makes `charges`, all the charges of a request, if nothing has to be waited for and none of them is made yet; otherwise
+/// nothing.
+pub(super) fn charge_in_memory(context: &RequestContext, charges: &mut [Charge], now: Nanos) -> Option<Receipt> {
+    let is_first = context.charges.is_empty();
+    is_first.then(|| context.gateway.store.charge_in_memory(&context.active.binding, charges, now))?
+}
+
 /// Makes `charges`, all the charges of a request, as far as they are not made yet, and refunds earlier charges that are not
 /// among them. If a limit denies, the request is charged nothing.
 pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
@@ -21,7 +28,7 @@ pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Char
     if context.charges.is_empty() {
         return gateway.store.charge(&active.binding, charges, now).await;
     }
-    Box::pin(charge_remaining(context, charges, now)).await
+    charge_remaining(context, charges, now).await
 }
 
 /// Denies a request if one of its keys is banned, and returns whether it does. Such a request is charged nothing.

@@ -22,7 +22,7 @@ use crate::ruleset::verdict::Outcome;
 pub(super) const MAX_MESSAGE: usize = 1 << 20;
 
 /// Answers a question that came with this head and `body`.
-pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead, body: &[u8]) -> Response {
+pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead, body: &[u8]) -> Box<Response> {
     let serves = context.serves;
     if serves.speaks_grpc() && health::is_health_check(question) {
         let checked = health::check(context, question, body);
@@ -56,8 +56,8 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
 }
 
 /// The response to a gRPC call, also to one that failed.
-fn finish_grpc_call(answered: Result<Response, Answer>, context: &mut RequestContext) -> Response {
-    answered.unwrap_or_else(|answer| {
+fn finish_grpc_call(answered: Result<Response, Answer>, context: &mut RequestContext) -> Box<Response> {
+    answered.map(Box::new).unwrap_or_else(|answer| {
         context.grpc_type = (context.version == Version::Http2).then_some(GRPC);
         context.answer_failure(&answer)
     })
@@ -69,7 +69,7 @@ async fn admit_by_route(
     request: &RequestHead,
     sender: RequestSender<'_>,
     body: BodySource<'_>,
-) -> Result<(), Response> {
+) -> Result<(), Box<Response>> {
     let admitted = admit::admit(context, request, sender, body).await;
     // the gateway does not see how the request ends, so the charges stay as they are
     context.cost_meter = None;

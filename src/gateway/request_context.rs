@@ -1,6 +1,7 @@
 //! The state of a request while the gateway handles it, and the work at its end, however it ends.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::Method;
@@ -39,7 +40,7 @@ pub struct RequestContext {
     /// The gateway, as the request's worker uses it.
     pub gateway: WorkerGateway,
     /// The other end of its connection.
-    pub peer: Arc<Peer>,
+    pub peer: Rc<Peer>,
     /// The request's version of HTTP.
     pub version: Version,
     /// The configuration that was in force when the request arrived.
@@ -137,7 +138,7 @@ pub enum Admission {
 
 impl RequestContext {
     /// A request that began at `now`.
-    pub fn new(gateway: &WorkerGateway, peer: Arc<Peer>, version: Version, now: Nanos) -> Self {
+    pub fn new(gateway: &WorkerGateway, peer: Rc<Peer>, version: Version, now: Nanos) -> Self {
         let active = gateway.config();
         let serves = active.listeners.get(peer.listener).map(|listener| listener.serves).unwrap_or_default();
         Self {
@@ -419,7 +420,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
 
     /// A request that was charged, and whether it passed.
     fn charged(gateway: &WorkerGateway) -> (RequestContext, bool) {
-        let mut context = RequestContext::new(gateway, Arc::default(), Version::Http11, gateway.clock.now());
+        let mut context = RequestContext::new(gateway, Rc::default(), Version::Http11, gateway.clock.now());
         context.set_route(Some(RouteId(0)));
         context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Enforcement::DEFAULT)];
         let now = gateway.clock.now();
@@ -436,7 +437,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn a_request_without_a_target_or_a_route_is_never_forwarded_as_it_came() {
         let gateway = gateway();
         for route in [None, Some(RouteId(0))] {
-            let mut context = RequestContext::new(&gateway, Arc::default(), Version::Http11, gateway.clock.now());
+            let mut context = RequestContext::new(&gateway, Rc::default(), Version::Http11, gateway.clock.now());
             context.set_route(route);
             let request = RequestHead { target: b"/raw".to_vec(), ..RequestHead::default() };
             assert!(forward::request(&request, &context).is_none());

@@ -42,11 +42,11 @@ const PROBLEM_BYTES: usize = 384;
 
 /// The response `answer` to the request of `context`, which records it. `request` holds the fields of the request, as far as
 /// they are known.
-pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -> Response {
+pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -> Box<Response> {
     if context.active.ruleset.dialects.retry_after_jitter.is_some() {
         context.retry_roll = rand::random();
     }
-    let response = response(answer, Some(context), request);
+    let response = Box::new(response(answer, Some(context), request));
     context.answer_cause.get_or_insert(answer.cause());
     context.status.get_or_insert(response.status);
     // a gRPC client is sent 200, and the meaning in a field of its own

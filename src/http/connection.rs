@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::AsyncWriteExt;
@@ -59,7 +58,7 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
     };
     let ReadyConnection { socket, mut peer, protocol, ahead } = arrived;
     peer.listener = listener;
-    let peer = Arc::new(peer);
+    let peer = Rc::new(peer);
     // boxed: the memory to serve requests is needed only from the first request on
     match protocol {
         Protocol::Http1 => {
@@ -96,7 +95,7 @@ async fn serve_http1<S: Service>(
     worker: &Worker<S>,
     mut client: Http1Client,
     (mut head, first): (RequestHead, Result<HeadOutcome, Interrupted>),
-    peer: &Arc<Peer>,
+    peer: &Rc<Peer>,
     tracker: &mut ConnectionTracker,
     timer: &mut Timer,
 ) {
@@ -166,7 +165,7 @@ async fn answer_unreadable<S: Service>(
     worker: &Worker<S>,
     client: &mut Http1Client,
     failure: &Failure,
-    peer: &Arc<Peer>,
+    peer: &Rc<Peer>,
     timer: &mut Timer,
 ) -> ExchangeOutcome {
     client.begin_unreadable();

@@ -3,8 +3,10 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+
+use ::http::HeaderMap;
 
 use super::body::Framing;
 use super::client::{Client, ClientHead};
@@ -41,7 +43,7 @@ pub(super) async fn serve<S: Service>(
     worker: &Worker<S>,
     client: &mut Client<'_>,
     request: &mut RequestHead,
-    peer: &Arc<Peer>,
+    peer: &Rc<Peer>,
     tracker: &mut ConnectionTracker,
     timer: &mut Timer,
 ) -> ExchangeOutcome {
@@ -116,7 +118,7 @@ async fn decide_by_body<E: Exchange>(
     exchange: &mut E,
     max: usize,
     timer: &mut Timer,
-) -> Option<Result<Vec<u8>, Response>> {
+) -> Option<Result<Vec<u8>, Box<Response>>> {
     let mut held = Vec::new();
     // a client that sends `expect` sends no body before it is answered
     let came = match request.fields.contains("expect") {
@@ -140,10 +142,7 @@ async fn decide_by_body<E: Exchange>(
     };
     if let Err(failure) = came {
         let response = exchange.failed(&failure);
-        return match (failure, client) {
-            (Failure::ClientGone, _) | (Failure::BodyTimeout, Client::Http2(_)) => None,
-            _ => Some(Err(response)),
-        };
+        return awaits_answer(client, &failure).then_some(Err(response));
     }
     let deciding = pin!(async move {
         exchange.decide_by_body(request).await?;
@@ -157,7 +156,7 @@ async fn decide_by_body<E: Exchange>(
 }
 
 /// Waits for the `delay` of a part of a body that is not sent yet, at most until the deadline of the request.
-async fn wait_for<E: Exchange>(delay: Nanos, exchange: &mut E, timer: &mut Timer) -> Result<(), Response> {
+async fn wait_for<E: Exchange>(delay: Nanos, exchange: &mut E, timer: &mut Timer) -> Result<(), Box<Response>> {
     if delay == Nanos::ZERO {
         return Ok(());
     }
@@ -246,7 +245,7 @@ async fn forward<S: Service>(
     exchange: &mut S::Exchange,
     held: Vec<u8>,
     timer: &mut Timer,
-) -> Result<ExchangeOutcome, Response> {
+) -> Result<ExchangeOutcome, Box<Response>> {
     let timing = exchange.timing();
     let is_idempotent = is_idempotent(&request.method);
     let can_be_resent = is_idempotent && request.framing.is_at_most(MAX_RESENT);
@@ -258,20 +257,18 @@ async fn forward<S: Service>(
             false => worker.pool.borrow_mut().take(&destination, can_be_resent, timer.now()),
         };
         let is_reused = kept.is_some();
-        let connection = match kept {
-            Some(connection) => connection,
-            None => {
-                // boxed because it is rare and large: the memory is there only while it is needed
-                let connecting = Box::pin(connect(worker, client, &destination, timing, timer));
-                match connecting.await {
-                    None => return Ok(ExchangeOutcome::Aborted),
-                    Some(Ok(connection)) => connection,
-                    Some(Err(error)) => {
-                        exchange.connect_failed(&error)?;
-                        continue;
-                    }
-                }
+        let connected = match kept {
+            Some(connection) => Some(Ok(connection)),
+            // boxed because it is rare and large: the memory is there only while it is needed
+            None => Box::pin(connect(worker, client, &destination, timing, timer)).await,
+        };
+        let connection = match connected {
+            Some(Ok(connection)) => connection,
+            Some(Err(error)) => {
+                exchange.connect_failed(&error)?;
+                continue;
             }
+            None => return Ok(ExchangeOutcome::Aborted),
         };
         let outgoing = exchange.request_head(request)?;
         let upgrade = wanted_upgrade(request, &destination);
@@ -306,11 +303,10 @@ async fn forward<S: Service>(
                 (TransferOutcome::Failed { failure, is_begun: false, resend }, is_reused)
             }
         };
-        match transferred {
+        let resend = match transferred {
             TransferOutcome::Over { upstream, patience } => {
-                if let Some((connection, kept_for)) = upstream.and_then(Upstream::into_reusable) {
-                    let keep_alive = kept_for.map_or(destination.keep_alive, |kept| kept.min(destination.keep_alive));
-                    worker.pool.borrow_mut().keep(&destination.server, connection, keep_alive, timer.now());
+                if let Some(upstream) = upstream {
+                    keep(worker, &destination, upstream, timer.now());
                 }
                 return Ok(ExchangeOutcome::Answered { patience });
             }
@@ -320,28 +316,45 @@ async fn forward<S: Service>(
             }
             TransferOutcome::Answer(response) => return Err(response),
             TransferOutcome::Failed { failure, is_begun: false, resend: Some(resend) }
-                if matches!(failure, Failure::UpstreamRefused(_))
-                    || (is_safe && matches!(failure, Failure::UpstreamBroke(_))) =>
+                if may_be_resent(&failure, is_safe) =>
             {
-                let delay = resend.delayed_until.saturating_sub(timer.now());
-                // boxed because it is rare
-                let waited = unless_disconnected(client, Box::pin(wait_for(delay, exchange, timer)).as_mut()).await;
-                let Some(waited) = waited else { return Ok(ExchangeOutcome::Aborted) };
-                waited?;
-                exchange.resent();
-                (fresh_only, sent_before) = (true, resend.content);
+                resend
             }
             TransferOutcome::Failed { failure, is_begun, .. } => {
                 let response = exchange.failed(&failure);
-                return match (is_begun, &failure) {
-                    (true, _) | (_, Failure::ClientGone) => Ok(ExchangeOutcome::Aborted),
-                    // a stream whose body does not arrive is reset: its client does not wait for a response
-                    (false, Failure::BodyTimeout) if matches!(client, Client::Http2(_)) => Ok(ExchangeOutcome::Aborted),
-                    (false, _) => Err(response),
+                return match !is_begun && awaits_answer(client, &failure) {
+                    true => Err(response),
+                    false => Ok(ExchangeOutcome::Aborted),
                 };
             }
-        }
+        };
+        let delay = resend.delayed_until.saturating_sub(timer.now());
+        // boxed because it is rare
+        let waited = unless_disconnected(client, Box::pin(wait_for(delay, exchange, timer)).as_mut()).await;
+        let Some(waited) = waited else { return Ok(ExchangeOutcome::Aborted) };
+        waited?;
+        exchange.resent();
+        (fresh_only, sent_before) = (true, resend.content);
     }
+}
+
+/// Keeps the connection of a transfer that is over for another request, if that is possible.
+fn keep<S: Service>(worker: &Worker<S>, destination: &Destination, upstream: Upstream, now: Nanos) {
+    let Some((connection, kept_for)) = upstream.into_reusable() else { return };
+    let keep_alive = kept_for.map_or(destination.keep_alive, |kept| kept.min(destination.keep_alive));
+    worker.pool.borrow_mut().keep(&destination.server, connection, keep_alive, now);
+}
+
+/// Whether a request that failed without a response may be sent again. `is_safe` says whether it may be where the upstream
+/// has perhaps processed it.
+fn may_be_resent(failure: &Failure, is_safe: bool) -> bool {
+    matches!(failure, Failure::UpstreamRefused(_)) || (is_safe && matches!(failure, Failure::UpstreamBroke(_)))
+}
+
+/// Whether the client of a request that failed without a response waits for one. A stream whose body does not arrive is
+/// reset.
+fn awaits_answer(client: &Client<'_>, failure: &Failure) -> bool {
+    !matches!((failure, client), (Failure::ClientGone, _) | (Failure::BodyTimeout, Client::Http2(_)))
 }
 
 /// Begins a request on an HTTP/2 connection. If the connection does not take it, the pool gives it to no later request.
@@ -399,46 +412,33 @@ pub(super) async fn answer<S: Service>(
     if response.closes || worker.traffic.is_draining() || !client.can_be_drained() {
         client.close();
     }
-    let has_trailers = response.trailers.is_some();
     let framing = match response.body.len() {
-        _ if has_trailers => Framing::Chunked,
+        _ if response.trailers.is_some() => Framing::Chunked,
         0 => Framing::Empty,
         length => Framing::Length(u64::try_from(length).unwrap_or(u64::MAX)),
     };
-    let mut digits = itoa::Buffer::new();
-    let declared =
-        Some(digits.format(response.body.len()).as_bytes()).filter(|_| !matches!(response.status, 204 | 304));
     let (status, fields, wall) = (response.status, &response.fields, timer.wall());
-    let head = ClientHead { status, reason: b"", fields, framing, declared, wall };
-    if client.begin_response(&head).is_err() {
+    let has_body = client.has_response_body(status);
+    // a response to HEAD declares the length that one to GET would have had
+    let declares = !has_body && !matches!(status, 204 | 304);
+    let mut digits = itoa::Buffer::new();
+    let declared = declares.then(|| digits.format(response.body.len()).as_bytes());
+    if client.begin_response(&ClientHead { status, reason: b"", fields, framing, declared, wall }).is_err() {
         return ExchangeOutcome::Aborted;
     }
-    let body = if client.has_response_body(response.status) { &*response.body } else { &[] };
-    let idle = worker.service.settings().idle;
-    let (mut sent, mut blocked_since) = (0, timer.now());
+    let mut content = if has_body { &*response.body } else { &[] };
     let mut trailers = response.trailers.as_ref().map(|trailers| trailers.to_map());
-    let due = timer.after(ANSWER_TIME);
+    let (due, mut took) = (timer.after(ANSWER_TIME), timer.now());
     let sending = poll_fn(|task| {
-        while sent < body.len() {
-            match client.channel().poll_send(task, body.get(sent..).unwrap_or_default(), !has_trailers) {
-                Poll::Ready(Ok(length)) => {
-                    sent = sent.saturating_add(length);
-                    blocked_since = timer.now();
-                }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    return timer
-                        .poll(task, due.min(blocked_since.saturating_add(idle)))
-                        .map(|_| Err(io::ErrorKind::TimedOut.into()));
-                }
-            }
+        let before = content.len();
+        if let Poll::Ready(sent) = poll_answer(client, task, &mut content, &mut trailers) {
+            return Poll::Ready(sent);
         }
-        match client.channel().poll_finish(task, &mut trailers) {
-            Poll::Pending => timer
-                .poll(task, due.min(blocked_since.saturating_add(idle)))
-                .map(|_| Err(io::ErrorKind::TimedOut.into())),
-            finished => finished,
+        if content.len() < before {
+            took = timer.now();
         }
+        let due = due.min(took.saturating_add(worker.service.settings().idle));
+        timer.poll(task, due).map(|_| Err(io::ErrorKind::TimedOut.into()))
     });
     match sending.await {
         Ok(()) => ExchangeOutcome::Answered { patience: None },
@@ -447,6 +447,20 @@ pub(super) async fn answer<S: Service>(
             ExchangeOutcome::Aborted
         }
     }
+}
+
+/// Sends the `content` that is left of a response, and its end.
+fn poll_answer(
+    client: &mut Client<'_>,
+    task: &mut Context<'_>,
+    content: &mut &[u8],
+    trailers: &mut Option<HeaderMap>,
+) -> Poll<io::Result<()>> {
+    while !content.is_empty() {
+        let sent = ready!(client.channel().poll_send(task, content, trailers.is_none()))?;
+        *content = content.get(sent..).unwrap_or_default();
+    }
+    client.channel().poll_finish(task, trailers)
 }
 
 /// The result of `work`; `None` if the client goes away before.

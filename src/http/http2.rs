@@ -6,7 +6,6 @@ use std::io;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -65,7 +64,7 @@ pub(super) async fn serve<S: Service>(
     worker: &Rc<Worker<S>>,
     socket: Socket,
     ahead: Vec<u8>,
-    peer: &Arc<Peer>,
+    peer: &Rc<Peer>,
     tracker: &mut ConnectionTracker,
     timer: &mut Timer,
 ) {
@@ -110,7 +109,7 @@ pub(super) async fn serve<S: Service>(
 /// A connection after its handshake.
 struct Http2Connection<'c, S: Service> {
     worker: &'c Rc<Worker<S>>,
-    peer: &'c Arc<Peer>,
+    peer: &'c Rc<Peer>,
     tracker: &'c mut ConnectionTracker,
     timer: &'c mut Timer,
     phases: PhaseWatch<'c>,
@@ -206,7 +205,7 @@ impl<S: Service> Http2Connection<'_, S> {
                 self.tracker.mark_busy();
                 self.is_sent = false;
                 self.unsent.get_or_insert_with(|| self.worker.traffic.request());
-                let (worker, peer) = (Rc::clone(self.worker), Arc::clone(self.peer));
+                let (worker, peer) = (Rc::clone(self.worker), Rc::clone(self.peer));
                 let clock = Rc::clone(&worker.clock);
                 let mut serving = Box::pin(serve_stream(worker, request, respond, peer));
                 self.streams.spawn_local(async move { clock.run(serving.as_mut()).await });
@@ -249,7 +248,7 @@ async fn serve_stream<S: Service>(
     worker: Rc<Worker<S>>,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
-    peer: Arc<Peer>,
+    peer: Rc<Peer>,
 ) -> bool {
     let mut tracker = ConnectionTracker::stream(&worker);
     let mut timer = Timer::new(Rc::clone(&worker.clock));

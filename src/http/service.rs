@@ -4,6 +4,7 @@
 //! limits, but no sockets.
 
 use std::num::NonZeroU64;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::head::{HeadBounds, RequestHead, ResponseHead, Unreadable, Version};
@@ -31,7 +32,7 @@ pub trait Service: 'static {
     fn listener(&self, position: usize) -> Option<Arc<ListenerConfig>>;
 
     /// Begins a request whose head was complete at `now`.
-    fn begin(&self, peer: &Arc<Peer>, version: Version, now: Nanos) -> Self::Exchange;
+    fn begin(&self, peer: &Rc<Peer>, version: Version, now: Nanos) -> Self::Exchange;
 
     /// Counts a request that was refused with this status before an exchange began.
     fn count_refused(&self, status: u16);
@@ -55,7 +56,7 @@ pub trait Exchange {
     /// the body that [`Exchange::max_collected`] asked for, and otherwise empty.
     ///
     /// Errors: the response to a request that is not forwarded.
-    fn decide(&mut self, request: &RequestHead, body: &[u8]) -> impl Future<Output = Result<(), Response>>;
+    fn decide(&mut self, request: &RequestHead, body: &[u8]) -> impl Future<Output = Result<(), Box<Response>>>;
 
     /// How many bytes of the body may be held back for a decision that depends on them; `None` if the request is
     /// already decided. Called after [`Exchange::decide`].
@@ -66,42 +67,46 @@ pub trait Exchange {
 
     /// Makes the part of the decision that needs no body, while the engine waits for more of the body. The engine drops
     /// the future if the client goes away.
-    fn decide_ahead(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;
+    fn decide_ahead(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Box<Response>>>;
 
     /// Decides on a request when enough of its body is held back, or the whole body, or the maximum. The engine drops
     /// the future if the client goes away.
-    fn decide_by_body(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;
+    fn decide_by_body(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Box<Response>>>;
 
     /// The timeouts and rates from here on.
     fn timing(&self) -> Timing;
 
     /// The next destination of the request. Called again after a failed connection, or one that broke before a response.
-    fn destination(&mut self) -> Result<Destination, Response>;
+    fn destination(&mut self) -> Result<Destination, Box<Response>>;
 
     /// Notes that the connection to the last destination failed. `Ok`: the engine tries another one.
-    fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Response>;
+    fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Box<Response>>;
 
     /// Notes that a kept connection was closed before a response, or that the upstream did not process the request; the
     /// engine sends the request again on a new connection.
     fn resent(&mut self);
 
     /// The target and the fields of the request that the engine now sends on a connection to the last destination.
-    fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response>;
+    fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Box<Response>>;
 
     /// Looks at a part of the body of `request`, new or held back before. `Ok`: the engine forwards the part after this delay.
-    fn request_body(&mut self, request: &RequestHead, part: &[u8]) -> impl Future<Output = Result<Nanos, Response>>;
+    fn request_body(
+        &mut self,
+        request: &RequestHead,
+        part: &[u8],
+    ) -> impl Future<Output = Result<Nanos, Box<Response>>>;
 
     /// Notes that the delay of the last part is over. Not called for a part without a delay.
     fn delay_ended(&mut self);
 
     /// The fields of the response for the client. Not called for interim responses, except 101.
-    fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response>;
+    fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Box<Response>>;
 
     /// Looks at a part of the response's body. `is_last` says whether the body ends with it.
     fn response_body(&mut self, part: &[u8], is_last: bool);
 
     /// Notes that the request fails. Returns the response, if the client can still get one.
-    fn failed(&mut self, failure: &Failure) -> Response;
+    fn failed(&mut self, failure: &Failure) -> Box<Response>;
 }
 
 /// The settings of client connections.

@@ -106,7 +106,7 @@ enum Download {
 pub(super) enum TransferOutcome {
     Over { upstream: Option<Upstream>, patience: Option<BodyRateCredit> },
     Tunnel(Upstream),
-    Answer(Response),
+    Answer(Box<Response>),
     Failed { failure: Failure, is_begun: bool, resend: Option<Resend> },
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Resend {
 pub(super) enum TransferEnd {
     Over,
     Tunnel,
-    Answer(Response),
+    Answer(Box<Response>),
     Failed(Failure),
 }
 

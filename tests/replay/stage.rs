@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -117,8 +118,8 @@ impl Stage {
         let mut request = RequestHead { method: asked.method.to_owned(), ..RequestHead::default() };
         request.target.extend_from_slice(asked.target.as_bytes());
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
-        let peer = Arc::new(Peer::new(Some([127, 0, 0, asked.from].into()), None));
-        let mut context = RequestContext::new(&self.gateway, Arc::clone(&peer), request.version, asked.at);
+        let peer = Rc::new(Peer::new(Some([127, 0, 0, asked.from].into()), None));
+        let mut context = RequestContext::new(&self.gateway, Rc::clone(&peer), request.version, asked.at);
         let admitted = admit::admit(&mut context, &request, RequestSender::of(&peer), BodySource::Unavailable).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {

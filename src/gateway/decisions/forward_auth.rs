@@ -21,7 +21,7 @@ const PROTO: &str = "x-forwarded-proto";
 const STATUS: &str = "x-tollgate-status";
 
 /// Answers a subrequest.
-pub(super) async fn decide(context: &mut RequestContext, subrequest: &RequestHead) -> Response {
+pub(super) async fn decide(context: &mut RequestContext, subrequest: &RequestHead) -> Box<Response> {
     let decided = match original(subrequest) {
         Ok((request, secure)) => {
             let sender = RequestSender { address: context.peer.address(), secure, tls_info: None };
@@ -29,14 +29,14 @@ pub(super) async fn decide(context: &mut RequestContext, subrequest: &RequestHea
         }
         Err(answer) => Err(context.answer_failure(&answer)),
     };
-    let mut response = decided.err().unwrap_or_else(|| admitted(context));
+    let mut response = decided.err().unwrap_or_else(|| Box::new(admitted(context)));
     // the end of the subrequest is known, even if the request that it describes is malformed
     response.closes = false;
     response
 }
 
 /// `response` with the status that the listener `serves` in place of those that are not 2xx.
-pub(in crate::gateway) fn with_denied_status(mut response: Response, serves: ListenerService) -> Response {
+pub(in crate::gateway) fn with_denied_status(mut response: Box<Response>, serves: ListenerService) -> Box<Response> {
     if let ListenerService::ForwardAuth { denied_status: Some(status) } = serves
         && !(200..300).contains(&response.status)
     {
