@@ -27,6 +27,8 @@ mod account;
 
 use account::RequestRecord;
 
+/// The cause of the gateway's own response where Redis cannot be asked about a limit.
+pub const STORE_AWAY: &str = "store_away";
 /// The content type of gRPC.
 pub const GRPC: &str = "application/grpc";
 /// The recorded status if the client went away before a response.

@@ -106,6 +106,32 @@ fn a_limit_says_what_becomes_of_requests_without_redis() {
 }
 
 #[test]
+fn the_access_log_says_what_could_not_be_known() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "access_log: full
+{}store: {{ redis: \"redis://127.0.0.1:{}\" }}
+limits:
+  own: {{ algorithm: gcra, rate: 9/s, burst: 9, key: all }}
+  open: {{ algorithm: gcra, rate: 9/s, burst: 9, key: all, mode: shared, on_store_down: allow }}
+  closed: {{ algorithm: gcra, rate: 9/s, burst: 9, key: all, mode: shared, on_store_down: deny }}
+routes:
+- {{ name: open, match: {{ path: /open }}, upstream: origin, limits: [own, open] }}
+- {{ name: closed, match: {{ path: /closed }}, upstream: origin, limits: [closed] }}
+",
+        origin.upstream(),
+        free_port(),
+    ));
+    for (path, status, decision, limit) in
+        [("/open", 200, "error_admitted", json!("open")), ("/closed", 503, "error_denied", Value::Null)]
+    {
+        assert_eq!(gateway.get(path, &[]).status, status);
+        let line = gateway.process.wait_for_access(path);
+        assert_eq!((&line["decision"], &line["limit"]), (&json!(decision), &limit), "{line}");
+    }
+}
+
+#[test]
 fn a_redis_that_refuses_charges_is_left_alone_until_it_takes_them() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let gateway = gateway(&origin, redis.port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: deny");

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use http::Method;
 
-use super::RequestContext;
+use super::{RequestContext, STORE_AWAY};
+use crate::charge::{Charge, ChargeSource};
 use crate::gateway::facts::Target;
 use crate::gateway::spans::{EndedSpan, Value};
 use crate::gateway::trace::Trace;
@@ -50,10 +51,7 @@ impl<'r> RequestRecord<'r> {
     pub(super) fn of(context: &'r RequestContext, status: u16, ended: Nanos) -> Self {
         let ruleset = &context.active.ruleset;
         let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
-        let (outcome, position, wait) = match context.verdict.summary(ruleset, context.bypassed) {
-            ("unlimited", position, wait) if context.is_refused() => ("refused", position, wait),
-            summary => summary,
-        };
+        let (outcome, position, wait) = outcome(context);
         let limit = position.and_then(|position| context.verdict.standings.get(position)).map(|named| named.limit);
         let shadows = context.verdict.unenforced_violations().filter(|limit| ruleset.limits[limit.0].shadow);
         let shadow_denied = shadows.map(name).collect();
@@ -146,6 +144,21 @@ impl<'r> RequestRecord<'r> {
             attributes,
             has_failed,
         }
+    }
+}
+
+/// The decision on a request in a word, the position of the standing that is named for it, and the time that it waited.
+fn outcome(context: &RequestContext) -> (&'static str, Option<usize>, Nanos) {
+    let (outcome, position, wait) = context.verdict.summary(&context.active.ruleset, context.bypassed);
+    let is_unknown = |charge: &Charge| charge.taken_from == ChargeSource::FailedOpen;
+    match outcome {
+        _ if context.answer_cause == Some(STORE_AWAY) => ("error_denied", None, wait),
+        "unlimited" if context.is_refused() => ("refused", position, wait),
+        "unlimited" | "admitted" | "delayed" => match context.charges.iter().position(is_unknown) {
+            Some(unknown) => ("error_admitted", Some(unknown), wait),
+            None => (outcome, position, wait),
+        },
+        _ => (outcome, position, wait),
     }
 }
 

@@ -7,7 +7,7 @@ use http::StatusCode;
 use crate::algorithm::Denial;
 use crate::customers::TokenFault;
 use crate::fields::Fields;
-use crate::gateway::request_context::RequestContext;
+use crate::gateway::request_context::{RequestContext, STORE_AWAY};
 use crate::gateway::respond::{challenge, spread_retry_after};
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
@@ -158,7 +158,7 @@ impl Answer {
             Self::CredentialExpired => (401, "credential_expired", 16),
             Self::Suspended => (403, "suspended", 7),
             Self::DirectoryUnavailable => (503, "directory_away", 14),
-            Self::StoreUnavailable => (503, "store_away", 14),
+            Self::StoreUnavailable => (503, STORE_AWAY, 14),
             Self::KeyElsewhere(_) => (409, "key_elsewhere", 14),
             Self::Limited => (429, "limited", 8),
             Self::NoHealthyNode => (503, "no_healthy_node", 14),
