@@ -111,7 +111,7 @@ pub enum CallError {
     Moving(String),
     /// The server sent something that is no Redis reply.
     #[error("{0}")]
-    Nonsense(String),
+    InvalidReply(String),
 }
 
 /// The time limit for opening a connection, login included; also for asking a server for addresses or slots.

@@ -93,11 +93,11 @@ pub struct Binding {
     /// All limits; for limits that gateways share, the tables that decide while Redis is unavailable.
     local: local::Binding,
     /// Where the states of each limit are kept.
-    homes: Vec<Home>,
+    placements: Vec<Placement>,
 }
 
 /// Where the states of a limit are kept.
-enum Home {
+enum Placement {
     /// In this process's memory.
     Here,
     /// In Redis, which gateways share.
@@ -199,19 +199,19 @@ impl Store {
     /// The store keeps the states of limits that no binding knows any more until they are fresh again, in case the
     /// limit comes back. The number of such limits is bounded.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
-        let home = |spec: &LimitSpec<'_>| match self.shared.as_ref().and_then(|shared| shared.limit(spec)) {
-            Some(limit) => Home::Shared(limit),
-            None if self.owners.is_some() && !spec.mode.is_shared() => Home::Owned(OwnedLimit::new(spec)),
-            None => Home::Here,
+        let placement = |spec: &LimitSpec<'_>| match self.shared.as_ref().and_then(|shared| shared.limit(spec)) {
+            Some(limit) => Placement::Shared(limit),
+            None if self.owners.is_some() && !spec.mode.is_shared() => Placement::Owned(OwnedLimit::new(spec)),
+            None => Placement::Here,
         };
-        Binding { local: self.local.bind(limits), homes: limits.iter().map(home).collect() }
+        Binding { local: self.local.bind(limits), placements: limits.iter().map(placement).collect() }
     }
 
     /// The part of the store that decides about a charge.
     fn authority<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> Authority<'a> {
-        match (binding.homes.get(charge.limit), &self.shared, &self.owners) {
-            (Some(Home::Shared(limit)), Some(shared), _) => Authority::Shared(shared, limit),
-            (Some(Home::Owned(limit)), _, Some(owners)) => Authority::Owned(owners, limit),
+        match (binding.placements.get(charge.limit), &self.shared, &self.owners) {
+            (Some(Placement::Shared(limit)), Some(shared), _) => Authority::Shared(shared, limit),
+            (Some(Placement::Owned(limit)), _, Some(owners)) => Authority::Owned(owners, limit),
             _ => Authority::Here,
         }
     }

@@ -5,8 +5,9 @@
 //! It is admitted iff it waits at most `max_wait`; then p −= c, also below 0, so a cost above the limit is admitted
 //! where `max_wait` allows it.
 //!
-//! The state is the start of the current cycle and limit − p. A first request that is denied starts the cycles
-//! too: its retry time counts from that start. Exact: all numbers are whole nanoseconds and tokens. State: 24 bytes.
+//! The state is the start of the current cycle, the permits taken (limit − p), and how many of those were taken before this
+//! cycle began. A first request that is denied starts the cycles too: its retry time counts from that start. Exact: all
+//! numbers are whole nanoseconds and tokens. State: 24 bytes.
 
 use serde::{Deserialize, Serialize};
 

@@ -269,7 +269,7 @@ impl PeerServer {
         self.work_later(&Work::Change(correction.change(0)), &*session).await;
     }
 
-    /// Returns the slots of processes that are gone, and slots that are no longer reported. `refuses` says whether an
+    /// Releases the slots of processes that are gone, and slots that are no longer reported. `refuses` says whether an
     /// address refuses connections.
     pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
         let now = self.cluster.context.clock.now();

@@ -13,7 +13,7 @@ pub trait StateService: Send + Sync {
     /// Opens a session for a connection from `process`.
     fn open_session(self: Arc<Self>, process: u64) -> Arc<dyn PeerSession>;
 
-    /// Returns all slots of `process`, which is gone.
+    /// Releases all slots of `process`, which is gone.
     fn release(&self, process: u64, now: Nanos);
 
     /// Takes out the state of a key, if there is one that can be moved. `leaves` is called while the key's shard is
@@ -46,7 +46,7 @@ pub trait StateService: Send + Sync {
     /// Notes that the slots in `states` were reported at `now` to the gateway with this number.
     fn slots_reported(&self, peer: u32, states: &StateBatch, now: Nanos);
 
-    /// Returns slots that were last reported before the time that `until` gives for their process.
+    /// Releases slots that were last reported before the time that `until` gives for their process.
     fn release_stale_slots(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos);
 }
 

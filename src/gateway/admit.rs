@@ -278,7 +278,7 @@ async fn charge_head_limits(context: &mut RequestContext, caller: &Caller, head:
     let denied = match charge(context, route, &mut resolved_charges).await {
         Ok(now) if context.verdict.is_denied() => conclude(context, route, now).await.map(drop),
         Ok(at) => {
-            context.admission = Admission::ChargedEarly { at, route };
+            context.admission = Admission::PartlyCharged { at, route };
             return Ok(());
         }
         Err(answer) => Err(answer),
@@ -363,7 +363,7 @@ pub(super) async fn conclude(
     let places = match context.verdict.outcome {
         Outcome::Admit { .. } => {
             // from here on the charges are refunded if the request ends before it has passed
-            context.admission = Admission::Waiting;
+            context.admission = Admission::Pending;
             failpoint("charged");
             take_places(context, now)
         }

@@ -69,7 +69,7 @@ async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<Up
     let passed = matches!(context.admission, Admission::Passed { .. });
     if passed {
         // the charge is refunded if the request goes no further
-        context.admission = Admission::Waiting;
+        context.admission = Admission::Pending;
     }
     context.upstream_permit = limiter.acquire(upstream.max_pending, patience).await;
     if context.upstream_permit.is_none() {

@@ -44,7 +44,7 @@ pub(super) fn deny_banned(context: &mut RequestContext, charges: &mut Vec<Charge
 /// The case of [`charge_all`] in which some charges were made early.
 async fn charge_remaining(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
     let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
-    let mut early = EarlyCharges::take(context, now);
+    let mut early = PriorCharges::take(context, now);
     let mut results: SmallVec<[Option<Charged>; 4]> = charges.iter_mut().map(|charge| early.find(charge)).collect();
     early.refund_except(charges);
     let pending: SmallVec<[usize; 4]> = (0..charges.len()).filter(|position| results[*position].is_none()).collect();
@@ -112,19 +112,19 @@ pub(super) fn refund_early(context: &mut RequestContext) {
         return;
     }
     let now = context.gateway.clock.now();
-    EarlyCharges::take(context, now).refund_except(&[]);
+    PriorCharges::take(context, now).refund_except(&[]);
 }
 
 /// The early charges of a request, until its other limits have decided. The charges that are left when this is dropped are
 /// refunded, except those of limits that count denials.
-struct EarlyCharges {
+struct PriorCharges {
     gateway: WorkerGateway,
     active: WorkerConfig,
     taken: Vec<(Charge, Charged)>,
     now: Nanos,
 }
 
-impl EarlyCharges {
+impl PriorCharges {
     /// Takes the charges over from `context`, which has none from here on.
     fn take(context: &mut RequestContext, now: Nanos) -> Self {
         let charges = std::mem::take(&mut context.charges);
@@ -164,7 +164,7 @@ impl EarlyCharges {
     }
 }
 
-impl Drop for EarlyCharges {
+impl Drop for PriorCharges {
     fn drop(&mut self) {
         let taken = std::mem::take(&mut self.taken);
         self.refund(taken, |charge| !charge.enforcement.counts_denied);

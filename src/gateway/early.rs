@@ -67,7 +67,7 @@ pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts:
     if let Err(denied) = charge(context, route, facts).await {
         return denied;
     }
-    if let Admission::ChargedEarly { route, .. } = context.admission
+    if let Admission::PartlyCharged { route, .. } = context.admission
         && denials::must_record(context)
     {
         denials::record(context, context.active.ruleset.matcher.route(route), &facts, &Caller::UNKNOWN);
@@ -97,7 +97,7 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
         observe(context, id, &receipt)?;
     }
     let Outcome::Deny(_) = context.verdict.outcome else {
-        context.admission = Admission::ChargedEarly { at: now, route: id };
+        context.admission = Admission::PartlyCharged { at: now, route: id };
         return Ok(());
     };
     charge_candidate(context, now).await;

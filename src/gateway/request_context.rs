@@ -122,10 +122,10 @@ pub struct RequestContext {
 pub enum Admission {
     /// Nothing is charged.
     None,
-    /// It is charged and waits for its turn; if it goes away now, the charges are refunded.
-    Waiting,
+    /// It is charged and admitted, but not passed on yet: it may wait for its turn. If it ends now, the charges are refunded.
+    Pending,
     /// Some limits have charged it ahead of the others, which have not decided yet. If it ends now, these charges stay.
-    ChargedEarly {
+    PartlyCharged {
         /// The time of these charges.
         at: Nanos,
         /// The route under whose limits they were made.
@@ -237,7 +237,7 @@ impl RequestContext {
 
     /// Refunds the charges of a request that is denied after all, except those of limits that count denials.
     pub fn refund_as_denied(&mut self, now: Nanos) {
-        if self.admission == Admission::Waiting {
+        if self.admission == Admission::Pending {
             self.refund(now, |charge| charge.enforcement.counts_denied);
             self.admission = Admission::None;
         }
@@ -263,8 +263,8 @@ impl RequestContext {
         let active = &self.active;
         let at = match self.admission {
             Admission::None => return,
-            Admission::Waiting => return self.refund_all(now),
-            Admission::ChargedEarly { at, route } => {
+            Admission::Pending => return self.refund_all(now),
+            Admission::PartlyCharged { at, route } => {
                 active.meters.observe_verdict(&active.ruleset, route, self.plan, &self.charges, &self.verdict);
                 at
             }

@@ -86,7 +86,7 @@ impl Cluster {
     }
 
     /// Marks the known slots as doubtful, after a failure or a redirect.
-    pub(super) fn doubt(&self) {
+    pub(super) fn mark_topology_stale(&self) {
         self.is_doubted.store(true, Ordering::Relaxed);
     }
 

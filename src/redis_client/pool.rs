@@ -13,12 +13,12 @@ use super::{Address, CallError, Layout, Servers, cluster, sentinel};
 /// Connections that the pool opens when they are needed, shares among all callers, and drops when they fail.
 pub struct Pool {
     servers: Servers,
-    open: Mutex<HashMap<Goal, Opening>>,
+    open: Mutex<HashMap<Target, Opening>>,
 }
 
 /// The destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Goal {
+enum Target {
     /// The primary, which holds all data.
     Primary,
     /// One server of a cluster.
@@ -54,21 +54,21 @@ impl Pool {
         match &self.servers.0.layout {
             Layout::Cluster { seeds } => self.run_in_cluster(seeds, cluster::slot_of(key), command).await,
             Layout::Standalone { .. } | Layout::Sentinel { .. } => {
-                self.ask(&Goal::Primary, SendMode::Normal, command).await
+                self.ask(&Target::Primary, SendMode::Normal, command).await
             }
         }
     }
 
     /// Connects to all servers that hold data, as far as they are reachable.
     pub async fn open(&self) {
-        let goals = match &self.servers.0.layout {
-            Layout::Standalone { .. } | Layout::Sentinel { .. } => vec![Goal::Primary],
+        let targets = match &self.servers.0.layout {
+            Layout::Standalone { .. } | Layout::Sentinel { .. } => vec![Target::Primary],
             Layout::Cluster { seeds } => match self.servers.0.cluster.topology(&self.servers, seeds).await {
-                Ok(topology) => topology.holders().cloned().map(Goal::Node).collect(),
+                Ok(topology) => topology.holders().cloned().map(Target::Node).collect(),
                 Err(_) => return,
             },
         };
-        let openings: Vec<Opening> = goals.iter().map(|goal| self.opening(goal)).collect();
+        let openings: Vec<Opening> = targets.iter().map(|target| self.opening(target)).collect();
         for opening in openings {
             drop(opening.wait().await);
         }
@@ -76,8 +76,8 @@ impl Pool {
 
     /// Whether there is a connection to the server that holds `key`, as far as the client knows.
     pub fn is_connected_to(&self, key: &str) -> bool {
-        let Some(goal) = self.goal_of(key) else { return false };
-        let opening = self.open.lock().get(&goal).cloned();
+        let Some(target) = self.target_of(key) else { return false };
+        let opening = self.open.lock().get(&target).cloned();
         opening
             .and_then(|opening| opening.result())
             .is_some_and(|result| result.is_ok_and(|connection| connection.is_open()))
@@ -85,17 +85,17 @@ impl Pool {
 
     /// Begins to connect to the server that holds `key`, if the client knows it.
     pub fn start_connecting(&self, key: &str) {
-        if let Some(goal) = self.goal_of(key) {
-            drop(self.opening(&goal));
+        if let Some(target) = self.target_of(key) {
+            drop(self.opening(&target));
         }
     }
 
-    fn goal_of(&self, key: &str) -> Option<Goal> {
+    fn target_of(&self, key: &str) -> Option<Target> {
         match &self.servers.0.layout {
-            Layout::Standalone { .. } | Layout::Sentinel { .. } => Some(Goal::Primary),
+            Layout::Standalone { .. } | Layout::Sentinel { .. } => Some(Target::Primary),
             Layout::Cluster { .. } => {
                 let topology = self.servers.0.cluster.known()?;
-                topology.holder(cluster::slot_of(key)).cloned().map(Goal::Node)
+                topology.holder(cluster::slot_of(key)).cloned().map(Target::Node)
             }
         }
     }
@@ -103,20 +103,20 @@ impl Pool {
     /// Closes the connection to the server with this number ([`Servers::holder_number`]): the next call opens a new one,
     /// and callers that wait for replies get none.
     pub fn close(&self, server: usize) {
-        self.close_goal(match self.servers.is_cluster() {
-            true => self.servers.0.cluster.numbered(server).map(Goal::Node),
-            false => Some(Goal::Primary),
+        self.close_target(match self.servers.is_cluster() {
+            true => self.servers.0.cluster.numbered(server).map(Target::Node),
+            false => Some(Target::Primary),
         });
     }
 
     /// [`Pool::close`] for the server that holds `key`, as far as the client knows.
     pub fn close_holder(&self, key: &str) {
-        self.close_goal(self.goal_of(key));
+        self.close_target(self.target_of(key));
     }
 
-    fn close_goal(&self, goal: Option<Goal>) {
-        self.servers.0.cluster.doubt();
-        if let Some(opening) = goal.and_then(|goal| self.open.lock().remove(&goal)) {
+    fn close_target(&self, target: Option<Target>) {
+        self.servers.0.cluster.mark_topology_stale();
+        if let Some(opening) = target.and_then(|target| self.open.lock().remove(&target)) {
             end(&opening);
         }
     }
@@ -126,18 +126,18 @@ impl Pool {
         let cluster = &self.servers.0.cluster;
         let topology = cluster.topology(&self.servers, seeds).await?;
         let Some(mut address) = topology.holder(slot).cloned() else {
-            cluster.doubt();
+            cluster.mark_topology_stale();
             return Err(failed(format!("no server holds slot {slot}")));
         };
         let mut mode = SendMode::Normal;
         let mut redirected: usize = 0;
         loop {
-            let asked = self.ask(&Goal::Node(address.clone()), mode, command).await;
+            let asked = self.ask(&Target::Node(address.clone()), mode, command).await;
             let Err(error) = &asked else { return asked };
             mode = match error.kind() {
                 ErrorKind::Server(ServerErrorKind::Ask) => SendMode::AfterAsking,
                 ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::ClusterDown) => {
-                    cluster.doubt();
+                    cluster.mark_topology_stale();
                     SendMode::Normal
                 }
                 _ => return asked,
@@ -150,13 +150,13 @@ impl Pool {
         }
     }
 
-    async fn ask(&self, goal: &Goal, mode: SendMode, command: &Cmd) -> RedisResult<Value> {
-        let opening = self.opening(goal);
+    async fn ask(&self, target: &Target, mode: SendMode, command: &Cmd) -> RedisResult<Value> {
+        let opening = self.opening(target);
         let result = opening.clone().wait().await;
         let connection = match result.unwrap_or_else(|| Err(failed("given up".to_owned()))) {
             Ok(connection) => connection,
             Err(error) => {
-                self.forget(goal, &opening);
+                self.forget(target, &opening);
                 return Err(error);
             }
         };
@@ -165,33 +165,33 @@ impl Pool {
             SendMode::AfterAsking => connection.ask_after_asking(command).await,
         };
         if asked.as_ref().is_err_and(is_over) {
-            self.forget(goal, &opening);
+            self.forget(target, &opening);
         }
         asked
     }
 
     /// The existing connection, or else a new one; callers that come while it opens wait for the same one.
-    fn opening(&self, goal: &Goal) -> Opening {
+    fn opening(&self, target: &Target) -> Opening {
         let mut open = self.open.lock();
-        match open.get(goal) {
+        match open.get(target) {
             Some(opening) if is_good(opening) => return opening.clone(),
-            Some(_) => self.servers.0.cluster.doubt(),
+            Some(_) => self.servers.0.cluster.mark_topology_stale(),
             None => {}
         }
         if open.len() >= MOST_CONNECTIONS {
             open.drain().for_each(|(_, opening)| end(&opening));
         }
-        let opening = SharedFuture::begin(connect(self.servers.clone(), goal.clone()));
-        open.insert(goal.clone(), opening.clone());
+        let opening = SharedFuture::begin(connect(self.servers.clone(), target.clone()));
+        open.insert(target.clone(), opening.clone());
         opening
     }
 
     /// Closes `opening` and removes it, unless another one has taken its place.
-    fn forget(&self, goal: &Goal, opening: &Opening) {
-        self.servers.0.cluster.doubt();
+    fn forget(&self, target: &Target, opening: &Opening) {
+        self.servers.0.cluster.mark_topology_stale();
         let mut open = self.open.lock();
-        if open.get(goal).is_some_and(|there| there.is(opening)) {
-            open.remove(goal);
+        if open.get(target).is_some_and(|there| there.is(opening)) {
+            open.remove(target);
         }
         drop(open);
         end(opening);
@@ -219,18 +219,18 @@ fn is_good(opening: &Opening) -> bool {
     }
 }
 
-async fn connect(servers: Servers, goal: Goal) -> RedisResult<Connection> {
+async fn connect(servers: Servers, target: Target) -> RedisResult<Connection> {
     let credentials = servers.0.credentials.load_full();
     let login = servers.login(&credentials);
     let tls = credentials.tls.clone();
-    let connection = match (&goal, &servers.0.layout) {
-        (Goal::Node(server), _) | (Goal::Primary, Layout::Standalone { server, .. }) => {
+    let connection = match (&target, &servers.0.layout) {
+        (Target::Node(server), _) | (Target::Primary, Layout::Standalone { server, .. }) => {
             Connection::open(server, tls, &login).await?
         }
-        (Goal::Primary, Layout::Sentinel { master, sentinels, username }) => {
+        (Target::Primary, Layout::Sentinel { master, sentinels, username }) => {
             sentinel::primary(master, sentinels, username.as_deref(), &credentials, &login).await?
         }
-        (Goal::Primary, Layout::Cluster { .. }) => {
+        (Target::Primary, Layout::Cluster { .. }) => {
             return Err(failed("a cluster has more than one primary".to_owned()));
         }
     };
@@ -257,9 +257,9 @@ impl From<&RedisError> for CallError {
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::TryAgain) => Self::Moving(text),
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => Self::Refused(text),
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense(text),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::InvalidReply(text),
             _ => match io_error(error).map(io::Error::kind) {
-                Some(io::ErrorKind::InvalidData) => Self::Nonsense(text),
+                Some(io::ErrorKind::InvalidData) => Self::InvalidReply(text),
                 None | Some(io::ErrorKind::ConnectionRefused) => Self::Unreachable(text),
                 Some(_) => Self::Broken(text),
             },

@@ -18,7 +18,7 @@ use crate::units::{ClockOffset, LimitKey, Nanos};
 pub(super) struct Owners {
     pub(super) cluster: Arc<Cluster>,
     /// The last result of each key.
-    denials: Cache<LimitKey, (u64, CachedDenial)>,
+    results: Cache<LimitKey, (u64, CachedDenial)>,
     pub(super) running: RunningSlots,
 }
 
@@ -45,7 +45,7 @@ struct OwnedRule {
 impl Owners {
     /// Sends requests over `cluster`.
     pub(super) fn new(cluster: Arc<Cluster>) -> Self {
-        Self { cluster, denials: Cache::new(MAX_CACHED_KEYS), running: RunningSlots::default() }
+        Self { cluster, results: Cache::new(MAX_CACHED_KEYS), running: RunningSlots::default() }
     }
 
     /// The gateway that decides about a charge.
@@ -81,7 +81,7 @@ impl Owners {
 
     fn known(&self, form: &WireRule, key: LimitKey) -> Option<CachedDenial> {
         // a result under other parameters does not apply
-        self.denials.get(&key).filter(|(known, _)| *known == form.id()).map(|(_, denials)| denials)
+        self.results.get(&key).filter(|(known, _)| *known == form.id()).map(|(_, result)| result)
     }
 
     /// Charges all of `batch` at `peer` or none, if it answers. `limits` are those of the charges.
@@ -98,13 +98,13 @@ impl Owners {
             return Err(Outcome::UnknownParameters);
         }
         let heard: PeerReceipt = peer.charge(parts.clone(), stands_in).await?;
-        let (denials, owner_time) = heard.keep();
+        let (replies, owner_time) = heard.keep();
         let mut all = AllCharged::new();
-        for ((charge, part), ChargeReply { charged, common }) in batch.iter_mut().zip(&parts).zip(denials) {
+        for ((charge, part), ChargeReply { charged, common }) in batch.iter_mut().zip(&parts).zip(replies) {
             charge.taken_from = ChargeSource::Owner(peer.number);
             charge.ahead = ClockOffset::between(owner_time, now);
             charge.key = common.unwrap_or(charge.key);
-            self.denials.insert(part.key, (part.form.id(), CachedDenial::new(&charged, charge.cost, now)));
+            self.results.insert(part.key, (part.form.id(), CachedDenial::new(&charged, charge.cost, now)));
             all.push(charged);
         }
         Ok(all)
@@ -160,7 +160,7 @@ impl Owners {
         let ChargeSource::Owner(node) = charge.taken_from else { return };
         let Some(part) = self.part(limit, charge) else { return };
         // a cached denial would deny the tokens that are refunded
-        self.denials.remove(&charge.key);
+        self.results.remove(&charge.key);
         let refund = Correction::Refund { part, full_at: full_at.shifted(charge.ahead) };
         match self.cluster.member(node).or_else(|| self.cluster.owner_peer(charge.key)) {
             Some(peer) => peer.correct(refund),
@@ -236,11 +236,11 @@ impl OwnedLimit {
         match rule {
             RuleRef::Listed(position) => self.forms.get(*position).cloned(),
             RuleRef::Own(rule) => {
-                let decider = Arc::as_ptr(rule).addr();
-                let known = self.own.get(&decider);
+                let rule_address = Arc::as_ptr(rule).addr();
+                let known = self.own.get(&rule_address);
                 Some(known.unwrap_or_else(|| {
                     let owned_rule = OwnedRule::new(&self.identity, Arc::clone(rule));
-                    self.own.insert(decider, owned_rule.clone());
+                    self.own.insert(rule_address, owned_rule.clone());
                     owned_rule
                 }))
             }

@@ -114,7 +114,7 @@ impl<'a> ChargeTransaction<'a> {
                 }
             }
         }
-        // a request that no limit has denied is not counted as one
+        // a limit that cannot be checked denies nothing, so that limits that count denials get their charges back, too
         let is_counted = failed_closed.is_none() && self.is_denied();
         if is_counted || failed_closed.is_some() {
             self.give_back(is_counted);
@@ -286,9 +286,9 @@ impl<'a> ChargeTransaction<'a> {
         known.filter_map(|(_, charged)| *charged).any(|charged| !charged.decision.is_admitted())
     }
 
-    /// Gives back the charges so far, except those of limits that count denied requests, if the request `is_counted`.
-    fn give_back(&mut self, is_counted: bool) {
-        self.taken.retain(|(charge, _)| !is_counted || !charge.enforcement.counts_denied);
+    /// Refunds the charges so far. Those of limits that count denied requests stay, if the request is `denied`.
+    fn give_back(&mut self, denied: bool) {
+        self.taken.retain(|(charge, _)| !denied || !charge.enforcement.counts_denied);
         self.store.refund(self.binding, &self.taken, self.now);
     }
 

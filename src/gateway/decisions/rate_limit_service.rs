@@ -199,7 +199,7 @@ async fn charge(context: &mut RequestContext, route: RouteId, mut charges: Vec<C
     context.charges = charges;
     if is_charged {
         // from here on the charges are refunded if the question ends before it has passed
-        context.admission = Admission::Waiting;
+        context.admission = Admission::Pending;
     }
     charging::observe(context, route, &receipt)?;
     if context.verdict.is_denied() {

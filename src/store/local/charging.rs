@@ -184,9 +184,10 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
         Ok(())
     }
 
-    /// Decides first, and writes only if the request is not `denied` and no enforcing limit denies. A limit that counts
-    /// denials records its own in any case, and denies for as long as that takes to refill; a first request that a limit
-    /// itself denies starts the key's state, as far as the algorithm has one then.
+    /// Decides on all charges, and then writes:
+    /// - all of them, if the request is not `denied` and no enforcing limit denies;
+    /// - otherwise those of limits that count denials, whose retry time covers what the denial took;
+    /// - and the first state of a key that its own limit denies, if the algorithm has one then.
     fn all(&self, batch: &[Charge], denied: bool, charged: &mut AllCharged) -> Result<(), Stop> {
         let now = self.now;
         let bound: BoundCharges<'_> = batch.iter().map(|charge| (charge, self.binding.find(charge))).collect();

@@ -77,21 +77,21 @@ pub enum CallResult {
     /// Redis refused the call.
     Refused,
     /// The reply did not fit the call.
-    Nonsense,
+    Invalid,
     /// Redis did not answer in time.
     TimedOut,
 }
 
 impl CallResult {
     /// All results.
-    pub const ALL: [Self; 5] = [Self::Ok, Self::Failed, Self::Refused, Self::Nonsense, Self::TimedOut];
+    pub const ALL: [Self; 5] = [Self::Ok, Self::Failed, Self::Refused, Self::Invalid, Self::TimedOut];
 
     /// The result of a call that failed with `error`.
     pub(super) const fn of(error: &CallError) -> Self {
         match error {
             CallError::Unreachable(_) | CallError::Broken(_) => Self::Failed,
             CallError::Refused(_) | CallError::Moving(_) => Self::Refused,
-            CallError::Nonsense(_) => Self::Nonsense,
+            CallError::InvalidReply(_) => Self::Invalid,
         }
     }
 
@@ -101,7 +101,7 @@ impl CallResult {
             Self::Ok => "ok",
             Self::Failed => "error",
             Self::Refused => "refused",
-            Self::Nonsense => "invalid",
+            Self::Invalid => "invalid",
             Self::TimedOut => "timeout",
         }
     }
@@ -124,7 +124,7 @@ impl From<&CallError> for CallFailure {
     fn from(error: &CallError) -> Self {
         match error {
             CallError::Unreachable(_) | CallError::Refused(_) | CallError::Moving(_) => Self::NotRun,
-            CallError::Broken(_) | CallError::Nonsense(_) => Self::MayHaveRun,
+            CallError::Broken(_) | CallError::InvalidReply(_) => Self::MayHaveRun,
         }
     }
 }
@@ -224,8 +224,8 @@ impl SharedStore {
             Ok(Ok(reply)) => match ChargeReply::parse(&reply.fields(), buckets) {
                 Ok(answer) => (CallResult::Ok, Ok(answer)),
                 Err(bad) => {
-                    self.complain(server, CallResult::Nonsense, &bad);
-                    (CallResult::Nonsense, Err(CallFailure::MayHaveRun))
+                    self.complain(server, CallResult::Invalid, &bad);
+                    (CallResult::Invalid, Err(CallFailure::MayHaveRun))
                 }
             },
             Ok(Err(error)) => {

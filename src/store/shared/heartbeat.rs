@@ -129,7 +129,7 @@ impl SharedStore {
         let (result, nodes) = match replied {
             Ok(Ok(reply)) => match *reply.fields() {
                 [Field::Integer(nodes)] => (CallResult::Ok, u64::try_from(nodes).ok()),
-                _ => (CallResult::Nonsense, None),
+                _ => (CallResult::Invalid, None),
             },
             Ok(Err(error)) => {
                 let result = CallResult::of(&error);

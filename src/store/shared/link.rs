@@ -38,7 +38,7 @@ pub trait Scripts: Send + Sync {
     /// stands for the holder of a slot that no known server holds.
     fn server(&self, slot: u16) -> usize;
 
-    /// The number of numbers of servers.
+    /// One more than the largest number of a server: the length of a table with a place for each server.
     fn servers(&self) -> usize;
 
     /// The name of a server for logs and reports; `None` if no server has this number.
@@ -142,7 +142,7 @@ impl Scripts for Link {
         };
         match asked {
             Ok(Value::Array(fields)) => Ok(Reply(fields)),
-            Ok(_) => Err(CallError::Nonsense("the answer is no list".to_owned())),
+            Ok(_) => Err(CallError::InvalidReply("the answer is no list".to_owned())),
             Err(error) => Err(CallError::from(&error)),
         }
     }

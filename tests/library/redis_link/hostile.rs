@@ -41,7 +41,7 @@ async fn what_is_no_redis_is_an_error() {
     ];
     for (what, port) in servers {
         let answer = Caller::to(port).count("a").await;
-        assert!(matches!(answer, Err(CallError::Nonsense(_) | CallError::Broken(_))), "{what}: {answer:?}");
+        assert!(matches!(answer, Err(CallError::InvalidReply(_) | CallError::Broken(_))), "{what}: {answer:?}");
     }
 }
 
