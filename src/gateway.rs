@@ -170,7 +170,7 @@ impl Service for WorkerGateway {
 }
 
 impl Exchange for RequestContext {
-    fn receive(&self, request: &mut RequestHead) {
+    fn remove_untrusted_fields(&self, request: &mut RequestHead) {
         // another proxy answers for the fields of the requests that it asks about
         if self.serves == ListenerService::Proxy {
             facts::remove_untrusted(&mut request.fields, self.peer.address(), &self.active.ruleset);
@@ -200,7 +200,7 @@ impl Exchange for RequestContext {
         awaited.caller.as_ref().map(|_| self.active.ruleset.request_body.max_held)
     }
 
-    fn hold(&mut self, part: &[u8]) -> bool {
+    fn needs_more_body(&mut self, part: &[u8]) -> bool {
         self.awaited_body.as_mut().is_some_and(|body| body.read_held(part))
     }
 

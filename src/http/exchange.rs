@@ -49,7 +49,7 @@ pub(super) async fn serve<S: Service>(
 ) -> ExchangeOutcome {
     let _request = worker.traffic.request();
     let mut exchange = worker.service.begin(peer, request.version, timer.now());
-    exchange.receive(request);
+    exchange.remove_untrusted_fields(request);
     let mut body = Vec::new();
     if let Some(max) = exchange.max_collected() {
         // boxed because it is large, and most requests do not need it
@@ -123,7 +123,7 @@ async fn decide_by_body<E: Exchange>(
     // a client that sends `expect` sends no body before it is answered
     let came = match request.fields.contains("expect") {
         true => Poll::Pending,
-        false => poll_fn(|task| Poll::Ready(poll_hold(client, exchange, max, &mut held, task))).await,
+        false => poll_fn(|task| Poll::Ready(poll_held(client, exchange, max, &mut held, task))).await,
     };
     let came = match came {
         Poll::Ready(Ok(())) => Ok(()),
@@ -136,7 +136,7 @@ async fn decide_by_body<E: Exchange>(
                 (None, _) => return None,
                 (Some(Err(response)), _) => return Some(Err(response)),
                 (Some(Ok(())), Poll::Ready(came)) => came,
-                (Some(Ok(())), Poll::Pending) => hold(client, request, exchange, max, &mut held, timer).await,
+                (Some(Ok(())), Poll::Pending) => hold_body(client, request, exchange, max, &mut held, timer).await,
             }
         }
     };
@@ -169,8 +169,8 @@ async fn wait_for<E: Exchange>(delay: Nanos, exchange: &mut E, timer: &mut Timer
     Ok(())
 }
 
-/// Waits until enough of the request's body for `exchange` has arrived; see [`poll_hold`].
-async fn hold<E: Exchange>(
+/// Waits until enough of the request's body for `exchange` has arrived; see [`poll_held`].
+async fn hold_body<E: Exchange>(
     client: &mut Client<'_>,
     request: &RequestHead,
     exchange: &mut E,
@@ -188,7 +188,7 @@ async fn hold<E: Exchange>(
             return Poll::Ready(Err(Failure::ClientGone));
         }
         let before = held.len();
-        if let Poll::Ready(held) = poll_hold(client, exchange, max, held, task) {
+        if let Poll::Ready(held) = poll_held(client, exchange, max, held, task) {
             return Poll::Ready(held);
         }
         let parts = held.len().saturating_sub(before);
@@ -211,7 +211,7 @@ async fn hold<E: Exchange>(
 
 /// Reads the available part of a request's body into `held`, at most `max` bytes. Ready once `exchange` needs no more
 /// or the body has ended. If the first part suffices, it stays in the client's buffer.
-fn poll_hold<E: Exchange>(
+fn poll_held<E: Exchange>(
     client: &mut Client<'_>,
     exchange: &mut E,
     max: usize,
@@ -222,7 +222,7 @@ fn poll_hold<E: Exchange>(
         let content = client.channel().content();
         let left = max.saturating_sub(held.len());
         let part = content.get(..left).unwrap_or(content);
-        let needs_more = exchange.hold(part) && part.len() < left;
+        let needs_more = exchange.needs_more_body(part) && part.len() < left;
         if held.is_empty() && !needs_more {
             return Poll::Ready(Ok(()));
         }

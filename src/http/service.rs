@@ -25,7 +25,7 @@ pub trait Service: 'static {
     /// The settings of client connections that are in force now.
     fn settings(&self) -> ConnectionSettings;
 
-    /// Drops a configuration that is no longer in force. Called about once in a second.
+    /// Drops a configuration that is no longer in force. Called about once a second.
     fn refresh(&self);
 
     /// The configuration of the listener with this position; `None` if there is none.
@@ -47,7 +47,7 @@ pub trait Service: 'static {
 /// One request while it is handled. Dropping it ends the request, whatever the outcome.
 pub trait Exchange {
     /// Removes from a head that has just arrived the fields that its sender may not set. Called before all other methods.
-    fn receive(&self, request: &mut RequestHead);
+    fn remove_untrusted_fields(&self, request: &mut RequestHead);
 
     /// The maximum size of a body that has to be read whole before the decision; `None` if the head suffices.
     fn max_collected(&self) -> Option<usize>;
@@ -63,7 +63,7 @@ pub trait Exchange {
     fn max_held(&self) -> Option<usize>;
 
     /// Looks at a part of the body that is held back. Returns whether the decision needs more.
-    fn hold(&mut self, part: &[u8]) -> bool;
+    fn needs_more_body(&mut self, part: &[u8]) -> bool;
 
     /// Makes the part of the decision that needs no body, while the engine waits for more of the body. The engine drops
     /// the future if the client goes away.
