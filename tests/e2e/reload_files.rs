@@ -232,7 +232,7 @@ fn included_files_are_followed_and_windows_keep_what_they_counted() {
 #[test]
 fn a_reload_that_finds_no_change_tells_the_warnings_again() {
     let origin = Origin::start();
-    let unused = "upstreams: { unused: { nodes: [\"127.0.0.1:1\"] },";
+    let unused = "state: { file: tollgate.state }\nupstreams: { unused: { nodes: [\"127.0.0.1:1\"] },";
     let gateway = Gateway::start(&burst(&origin, 10).replacen("upstreams: {", unused, 1));
     let logged = || gateway.process.stderr().matches("is an upstream that no route uses").count();
     wait_until("the warning of the start", || logged() == 1);

@@ -91,7 +91,7 @@ fn a_limit_says_what_becomes_of_requests_without_redis() {
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    let peeked = said(&["keys", "peek", "--limit", "guard", "header=a"]);
+    let peeked = said(&["keys", "peek", "--limit", "guard", "header x-key=a"]);
     assert!(peeked.contains("now: nobody knows while Redis is unavailable"), "{peeked}");
     let header = "admitted/s  over/s  share  unknown/s  keys";
     wait_until("requests without Redis", || {
