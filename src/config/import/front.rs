@@ -8,7 +8,9 @@ use super::{Names, mapping, push, scalar};
 use crate::config::findings::Findings;
 use crate::config::listeners::{Server, collide};
 use crate::config::problem::{Mark, Problem};
+use crate::config::scalar::duration;
 use crate::ruleset::ClientAddress;
+use crate::units::Nanos;
 
 pub(super) mod rules;
 
@@ -331,6 +333,20 @@ fn scale(weights: &mut [(String, u64)], most: u64) -> bool {
         *weight = weight.saturating_mul(most).checked_div(largest).unwrap_or(most).clamp(1, most);
     }
     true
+}
+
+/// Reads a length of time of Go or nginx: numbers with units one behind the other, like `1m30s`. A number alone is in seconds.
+pub(super) fn time(text: &str) -> Option<Nanos> {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let with_unit = if text.chars().all(is_number) { format!("{text}s") } else { text.to_owned() };
+    let (mut sum, mut rest) = (0_u64, with_unit.as_str());
+    while !rest.is_empty() {
+        let next = rest.trim_start_matches(is_number).trim_start_matches(|c| !is_number(c));
+        let part = duration(rest.strip_suffix(next)?).ok()?;
+        sum = sum.checked_add(part.get())?;
+        rest = next;
+    }
+    Some(Nanos::new(sum))
 }
 
 /// Formats a key as YAML.

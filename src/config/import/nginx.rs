@@ -10,10 +10,11 @@ use self::real_ip::RealIp;
 use self::syntax::Directive;
 use self::zones::Zone;
 use super::front::rules::{Effects, Rule, ScopedAccess, VirtualHost};
-use super::front::{GUARD, ProxyConfig, Upstream, Url, node};
+use super::front::{GUARD, ProxyConfig, Upstream, Url, node, time};
 use super::matches::{Match, PathMatch, ScopedLimit, open_prefix_note};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
+use crate::units::Nanos;
 
 mod access;
 mod include;
@@ -239,11 +240,21 @@ impl<'d> Reader<'d, '_> {
                 None => outer.max_body.clone(),
                 Some(text) => self.size(text, &all("client_max_body_size")),
             },
-            connect_timeout: last("proxy_connect_timeout").map(time).or_else(|| outer.connect_timeout.clone()),
-            read_timeout: last("proxy_read_timeout").map(time).or_else(|| outer.read_timeout.clone()),
+            connect_timeout: self.time(&all("proxy_connect_timeout")).or_else(|| outer.connect_timeout.clone()),
+            read_timeout: self.time(&all("proxy_read_timeout")).or_else(|| outer.read_timeout.clone()),
             keeps_host: if sets_headers.is_empty() { outer.keeps_host } else { sets_headers.iter().any(is_kept) },
             server_name: outer.server_name,
         }
+    }
+
+    /// Formats the last of these times for tollgate.
+    fn time(&self, said: &[&Directive]) -> Option<String> {
+        let last = said.last()?;
+        let time = time(&last.argument().replace(' ', "")).map(Nanos::to_exact_string);
+        if time.is_none() {
+            self.note(last, "is not carried over");
+        }
+        time
     }
 
     /// Formats a size for tollgate; `None` for 0, which stands for no bound.
@@ -459,12 +470,6 @@ impl<'d> Reader<'d, '_> {
         }
         Some((upstream, url.path.map(str::to_owned)))
     }
-}
-
-/// A length of time for tollgate: nginx means seconds by a number without a unit.
-fn time(text: &str) -> String {
-    let has_unit = text.ends_with(|end: char| !end.is_ascii_digit());
-    format!("{}{}", text.replace(' ', ""), if has_unit { "" } else { "s" })
 }
 
 /// The rewrite of a location's path to that of its `proxy_pass`; `None` where tollgate cannot rewrite so.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
-use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node};
+use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node, time};
 use super::matches::{PathMatch, ScopedLimit, Taken};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
@@ -323,20 +323,6 @@ fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<LimitSettings> {
     let over = format!("over_limit: {{ delay: {{ max_wait: {wait} }} }}");
     let algorithm = format!("algorithm: gcra, rate: {average}/{unit}, burst: {size}, delay_after: {after}, {over}");
     Some(LimitSettings { algorithm, key: vec![source(section, KeyPart::CLIENT_ADDRESS)], more: Vec::new() })
-}
-
-/// Reads a length of time of Go: numbers with units one behind the other, like `1m30s`. A number alone is in seconds.
-fn time(text: &str) -> Option<Nanos> {
-    let is_number = |c: char| c.is_ascii_digit() || c == '.';
-    let with_unit = if text.chars().all(is_number) { format!("{text}s") } else { text.to_owned() };
-    let (mut sum, mut rest) = (0_u64, with_unit.as_str());
-    while !rest.is_empty() {
-        let next = rest.trim_start_matches(is_number).trim_start_matches(|c| !is_number(c));
-        let part = crate::config::scalar::duration(rest.strip_suffix(next)?).ok()?;
-        sum = sum.checked_add(part.get())?;
-        rest = next;
-    }
-    Some(Nanos::new(sum))
 }
 
 fn in_flight(field: &Field<'_>, section: &Section<'_>) -> Option<LimitSettings> {

@@ -187,6 +187,24 @@ fn nginx_listeners_that_cannot_be_had_at_once_are_settled() {
 }
 
 #[test]
+fn nginx_locations_with_other_times_have_upstreams_of_their_own() {
+    let one = imported(
+        "server { listen 80; proxy_read_timeout 1m30s;
+location / { proxy_pass http://b; }
+location /slow/ { proxy_connect_timeout 500ms; proxy_read_timeout \"1h 1m\"; proxy_pass http://b; }
+location /quick/ { proxy_read_timeout 5; proxy_pass http://b; }
+location /week/ { proxy_read_timeout 1w; proxy_pass http://b; } }
+upstream b { server 10.0.0.1; }\n",
+    );
+    one.writes(&[
+        "  b: { nodes: [\"10.0.0.1:80\"], timeouts: { first_byte: 90s } }",
+        "  b-2: { nodes: [\"10.0.0.1:80\"], timeouts: { connect: 500ms, first_byte: 61m } }",
+        "  b-3: { nodes: [\"10.0.0.1:80\"], timeouts: { first_byte: 5s } }",
+    ]);
+    one.notes(&["proxy_read_timeout: is not carried over"]);
+}
+
+#[test]
 fn nginx_names_and_addresses_become_valid_names() {
     let one = imported(
         "server { listen 80; server_name *.example.com; location / { proxy_pass http://[::1]:3000; } }
