@@ -75,9 +75,9 @@ macro_rules! for_each_algorithm {
     };
 }
 
-/// Matches `$value`, of the type `$Enum` that has a variant for each algorithm, and evaluates `$body` for the variant that it is:
-/// `match_algorithm!(rule, |Rule(rule)| rule.policy())`. In `$body`, `ThisAlgorithm`, `ThisRule` and `ThisState` are the algorithm and
-/// its variants of [`Rule`] and [`State`].
+/// Matches `$value`, of the type `$Enum` that has a variant for each algorithm, and evaluates `$body` for the variant
+/// that it is: `match_algorithm!(rule, |Rule(rule)| rule.policy())`. In `$body`, `ThisAlgorithm`, `ThisRule` and
+/// `ThisState` are the algorithm and its variants of [`Rule`] and [`State`].
 macro_rules! match_algorithm {
     ($value:expr, |$Enum:ident($inner:ident)| $body:expr) => {
         $crate::for_each_algorithm!($crate::algorithm::match_algorithm, [$value, $Enum ($inner), $body])

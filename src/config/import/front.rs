@@ -335,7 +335,8 @@ fn scale(weights: &mut [(String, u64)], most: u64) -> bool {
     true
 }
 
-/// Reads a length of time of Go or nginx: numbers with units one behind the other, like `1m30s`. A number alone is in seconds.
+/// Reads a length of time of Go or nginx: numbers with units one behind the other, like `1m30s`. A number alone is in
+/// seconds.
 pub(super) fn time(text: &str) -> Option<Nanos> {
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
     let with_unit = if text.chars().all(is_number) { format!("{text}s") } else { text.to_owned() };

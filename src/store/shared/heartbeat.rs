@@ -117,8 +117,8 @@ impl SharedStore {
     }
 
     /// Sends a heartbeat to the server that has the keys with this hash tag. It reads and writes a string as charges do, so
-    /// that a server that refuses charges refuses it too. Returns the number of gateways that have sent heartbeats with this tag, if the
-    /// server answers.
+    /// that a server that refuses charges refuses it too. Returns the number of gateways that have sent heartbeats with
+    /// this tag, if the server answers.
     async fn heartbeat(&self, script: &Script, (server, tag): (usize, &str)) -> (Option<u64>, Health) {
         let encoded = Encoded {
             keys: ["nodes", "probe"].map(|name| format!("{}:{{{tag}}}:{name}", self.settings.prefix)).to_vec(),
