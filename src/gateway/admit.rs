@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::algorithm::Denial;
+use crate::algorithm::{Decision, Denial};
 use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::awaited_body::{BodyFields, BodySource};
@@ -28,7 +28,6 @@ use crate::ruleset::cors::AllowedOrigin;
 use crate::ruleset::key::{Facts, KeyHasher};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::request_field::RequestFields;
-use crate::ruleset::verdict::Outcome;
 use crate::ruleset::{AccessLog, ListenerService, PlanId, Ruleset};
 use crate::units::{LimitKey, Nanos};
 
@@ -361,13 +360,13 @@ pub(super) async fn conclude(
 ) -> Result<Option<QueueWait>, Answer> {
     let active = Rc::clone(&context.active);
     let places = match context.verdict.outcome {
-        Outcome::Admit { .. } => {
+        Decision::Admit { .. } => {
             // from here on the charges are refunded if the request ends before it has passed
             context.admission = Admission::Pending;
             failpoint("charged");
             take_places(context, now)
         }
-        Outcome::Deny(_) => {
+        Decision::Deny(_) => {
             queue::await_places(&active.queues, &mut context.verdict, now);
             Vec::new()
         }
@@ -382,12 +381,12 @@ pub(super) async fn conclude(
     bans::record_denials(context, now);
     active.meters.observe_verdict(&active.ruleset, route, context.plan, &context.charges, &context.verdict);
     match context.verdict.outcome {
-        Outcome::Deny(_) => Err(Answer::Limited),
-        Outcome::Admit { wait: Nanos::ZERO } => {
+        Decision::Deny(_) => Err(Answer::Limited),
+        Decision::Admit { wait: Nanos::ZERO } => {
             context.admission = Admission::Passed { at: now };
             Ok(None)
         }
-        Outcome::Admit { wait } => Ok(Some(QueueWait { wait, places })),
+        Decision::Admit { wait } => Ok(Some(QueueWait { wait, places })),
     }
 }
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use quick_cache::unsync::Cache;
 
-use crate::algorithm::Denial;
+use crate::algorithm::{Decision, Denial};
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
 use crate::ruleset::ban::{BanRule, BanState};
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::store::local::is_overflow;
 use crate::units::{LimitKey, Nanos};
@@ -103,7 +103,7 @@ fn begin_bans(
     verdict: &mut Verdict,
     ban: impl Fn(LimitId, &Charge, &BanRule) -> Option<Nanos>,
 ) {
-    let (Outcome::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return };
+    let (Decision::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return };
     let mut longest = None;
     for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
         let denied = standing.enforces && !standing.decision.is_admitted();

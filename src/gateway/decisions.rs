@@ -16,7 +16,6 @@ use crate::gateway::respond::{self, Answer};
 use crate::http::head::{RequestHead, Version};
 use crate::http::service::Response;
 use crate::ruleset::ListenerService;
-use crate::ruleset::verdict::Outcome;
 
 /// The largest message that is read, in bytes.
 pub(super) const MAX_MESSAGE: usize = 1 << 20;
@@ -46,10 +45,10 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
         ListenerService::Proxy => context.answer_failure(&Answer::Internal),
         ListenerService::ExtAuthz => finish_grpc_call(ext_authz::decide(context, question, body).await, context),
     };
-    let result = match context.verdict.outcome {
-        Outcome::Deny(_) => "denied",
-        Outcome::Admit { .. } if context.answer_cause.is_some() => "refused",
-        Outcome::Admit { .. } => "admitted",
+    let result = match context.verdict.is_denied() {
+        true => "denied",
+        false if context.answer_cause.is_some() => "refused",
+        false => "admitted",
     };
     context.active.meters.decided(serves.as_str(), result);
     with_denied_status(response, serves)

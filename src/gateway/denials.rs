@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::algorithm::Denial;
+use crate::algorithm::{Decision, Denial};
 use crate::fields::Fields;
 use crate::gateway::caller::Caller;
 use crate::gateway::crossings;
@@ -18,9 +18,8 @@ use crate::ruleset::charges::TermsOwner;
 use crate::ruleset::key::{self, Facts, KeyPart, Resolved, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 use crate::telemetry::recent::RecentDecision;
-use crate::units::Nanos;
 
 /// Whether there is something to record of a request.
 pub(super) fn must_record(context: &RequestContext) -> bool {
@@ -28,7 +27,7 @@ pub(super) fn must_record(context: &RequestContext) -> bool {
 }
 
 fn simply_passes(verdict: &Verdict) -> bool {
-    verdict.outcome == Outcome::Admit { wait: Nanos::ZERO } && verdict.unenforced_violations().next().is_none()
+    verdict.outcome == Decision::ADMIT && verdict.unenforced_violations().next().is_none()
 }
 
 /// Records the outcome of a request of `caller`, which was charged under the limits of `route`. Reads `facts` only to describe
@@ -86,8 +85,8 @@ pub(super) fn record_with<'v>(
     let Some(limit) = ruleset.limits.get(charge.limit).filter(|_| outcome != "admitted") else { return };
     let subject = || subject(active, limit, charge, |part| value(position, part));
     let retry_after = match context.verdict.outcome {
-        Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
-        Outcome::Deny(_) | Outcome::Admit { .. } => None,
+        Decision::Deny(Denial::Later { retry_after }) => Some(retry_after),
+        Decision::Deny(_) | Decision::Admit { .. } => None,
     };
     let now = context.charged_at;
     if context.verdict.is_denied() {

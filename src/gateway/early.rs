@@ -20,7 +20,7 @@ use crate::gateway::{bans, denials};
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, LimitHashers};
 use crate::ruleset::matcher::RouteId;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 
 /// Identifies the customer whose credential a request for `route` carries. If a look-up has to be waited for, the request is
 /// charged under the early limits first; `Err` is the response that it gets instead.
@@ -96,10 +96,10 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
         context.charges = charges;
         observe(context, id, &receipt)?;
     }
-    let Outcome::Deny(_) = context.verdict.outcome else {
+    if !context.verdict.is_denied() {
         context.admission = Admission::PartlyCharged { at: now, route: id };
         return Ok(());
-    };
+    }
     charge_candidate(context, now).await;
     bans::record_denials(context, now);
     active.meters.observe_verdict(ruleset, id, context.plan, &context.charges, &context.verdict);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::algorithm::{Decision, Denial};
 use crate::ruleset::limit::OverLimit;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 use crate::units::Nanos;
 
 /// The waiting requests of one limit, over all its keys.
@@ -47,7 +47,7 @@ pub struct FullQueue {
 /// Takes a place in the queue of every limit that makes an admitted request wait, until the request passes: after the
 /// longest of its waits. If queues are full, takes none, and returns the one that stays full for longest.
 pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<QueuePlace>, FullQueue> {
-    let Outcome::Admit { wait: longest } = verdict.outcome else { return Ok(Vec::new()) };
+    let Decision::Admit { wait: longest } = verdict.outcome else { return Ok(Vec::new()) };
     let passes = now.saturating_add(longest);
     let (mut places, mut full) = (Vec::new(), None::<FullQueue>);
     for (position, standing) in verdict.standings.iter().enumerate() {

@@ -11,7 +11,7 @@ use crate::gateway::respond::Answer;
 use crate::gateway::{bans, denials};
 use crate::ruleset::LimitId;
 use crate::ruleset::cost::started_blocks;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 use crate::units::Nanos;
 
 /// The maximum number of bytes that are charged in advance. With this, a long upload does not ask Redis or another gateway
@@ -212,7 +212,7 @@ fn count_denials(
     };
     let verdict = Verdict::new(&active.ruleset, &charges, &charged);
     active.meters.observe_verdict(&active.ruleset, route, context.plan, &charges, &verdict);
-    let (Outcome::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
+    let (Decision::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
     if let Some((index, charged)) = measurement_indices.get(tightest).zip(charged.get(tightest))
         && let Some(measurement) = cost_meter.measurements.get(*index)
     {

@@ -2,11 +2,10 @@
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::algorithm::Denial;
+use crate::algorithm::{Decision, Denial};
 use crate::fields::Fields;
 use crate::gateway::request_context::{Admission, GRPC, RequestContext};
 use crate::http::service::Response;
-use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
 
 mod accept;
@@ -197,7 +196,7 @@ pub(super) fn retry_after(denial: Denial) -> Option<Nanos> {
 /// The time after which the client of a denied request is told to retry: the same in all parts of the answer, and later
 /// than necessary where the configuration spreads retries.
 fn spread_retry_after(context: &RequestContext) -> Option<Nanos> {
-    let Outcome::Deny(denial) = context.verdict.outcome else { return None };
+    let Decision::Deny(denial) = context.verdict.outcome else { return None };
     let time = retry_after(denial)?;
     let jitter = context.active.ruleset.dialects.retry_after_jitter;
     Some(jitter.map_or(time, |jitter| jitter.spread(time, context.retry_roll)))
@@ -211,7 +210,7 @@ fn problem(answer: &Answer, status: u16, context: Option<&RequestContext>) -> Ve
     push(&mut body, &[itoa::Buffer::new().format(status), ",\"detail\":"]);
     match context.map(|context| (context.verdict.outcome, context.verdict.banned, spread_retry_after(context))) {
         // the most frequent detail is written without a copy
-        Some((Outcome::Deny(Denial::Later { .. }), false, Some(time))) if *answer == Answer::Limited => {
+        Some((Decision::Deny(Denial::Later { .. }), false, Some(time))) if *answer == Answer::Limited => {
             let mut digits = itoa::Buffer::new();
             let [before, seconds, after] = retry_in(time, &mut digits);
             push(&mut body, &["\"", before, seconds, after, "\""]);

@@ -5,9 +5,8 @@ use std::io::{self, Write};
 use super::record::LogPosition;
 use super::replayer::ReplayDecision;
 use super::{when, who};
-use crate::algorithm::Denial;
+use crate::algorithm::{Decision, Denial};
 use crate::ruleset::matcher::RouteId;
-use crate::ruleset::verdict::Outcome;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::Nanos;
 
@@ -60,7 +59,7 @@ impl DecisionSummary {
         (word, position, wait): (&'static str, Option<usize>, Nanos),
     ) -> Self {
         let retry_after = match decided.verdict.outcome {
-            Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
+            Decision::Deny(Denial::Later { retry_after }) => Some(retry_after),
             _ => None,
         };
         let caller = decided.known.map(who::caller);

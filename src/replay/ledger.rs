@@ -15,7 +15,7 @@ use crate::gateway::respond::CALLER_REFUSAL_CAUSES;
 use crate::ruleset::Ruleset;
 use crate::ruleset::cost::{CompletedRequest, CostRule, CostSum, RealCost, ReportedCost, RequestEnd, ResponseCost};
 use crate::ruleset::key::Facts;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 use crate::store::floors::charge_local;
 use crate::store::local::Binding;
 use crate::store::{Amendment, LocalStore};
@@ -125,15 +125,15 @@ impl Ledger {
             self.verdict.set(ruleset, &asked, &charged);
             let next = match self.verdict.outcome {
                 _ if now >= arrival.latest => break,
-                Outcome::Admit { wait: Nanos::ZERO } | Outcome::Deny(Denial::Never { .. }) => break,
-                Outcome::Admit { .. } => match queue::enter_all(&self.queues, &self.verdict, now) {
+                Decision::Admit { wait: Nanos::ZERO } | Decision::Deny(Denial::Never { .. }) => break,
+                Decision::Admit { .. } => match queue::enter_all(&self.queues, &self.verdict, now) {
                     Ok(_) => break,
                     Err(full) => now.saturating_add(full.retry_after),
                 },
-                Outcome::Deny(Denial::Later { retry_after }) => {
+                Decision::Deny(Denial::Later { retry_after }) => {
                     now.saturating_add(self.until_more(ruleset, &asked).unwrap_or(retry_after))
                 }
-                Outcome::Deny(Denial::Busy) => match self.completions.first_key_value() {
+                Decision::Deny(Denial::Busy) => match self.completions.first_key_value() {
                     Some(((first, _), _)) if *first <= arrival.latest => now.max(*first),
                     _ => break,
                 },
@@ -188,7 +188,7 @@ impl Ledger {
         let charged = charge_local(&self.store, &self.binding, charges, now);
         self.verdict.set(ruleset, charges, &charged);
         self.charge_candidate(ruleset, charges, now);
-        if let Outcome::Admit { .. } = self.verdict.outcome {
+        if self.verdict.outcome.is_admitted() {
             self.schedule_end(ruleset, record, facts, charges, now, now);
         }
         &self.verdict
@@ -245,12 +245,12 @@ impl Ledger {
         let charged = charge_local(&self.store, &self.binding, charges, now);
         self.verdict.set(ruleset, charges, &charged);
         match self.verdict.outcome {
-            Outcome::Admit { wait: Nanos::ZERO } => {}
-            Outcome::Admit { wait } => self.enqueue(ruleset, charges, now, wait),
-            Outcome::Deny(_) => queue::await_places(&self.queues, &mut self.verdict, now),
+            Decision::Admit { wait: Nanos::ZERO } => {}
+            Decision::Admit { wait } => self.enqueue(ruleset, charges, now, wait),
+            Decision::Deny(_) => queue::await_places(&self.queues, &mut self.verdict, now),
         }
         self.charge_candidate(ruleset, charges, now);
-        if let Outcome::Admit { wait } = self.verdict.outcome {
+        if let Decision::Admit { wait } = self.verdict.outcome {
             self.schedule_end(ruleset, record, facts, charges, now, now.saturating_add(wait));
         }
         &self.verdict

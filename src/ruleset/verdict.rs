@@ -17,8 +17,9 @@ pub type Standings = SmallVec<[Standing; 2]>;
 /// The outcome of a request under all its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// Admitted or denied.
-    pub outcome: Outcome,
+    /// A denial if at least one enforcing limit denies; nothing was charged then. Otherwise an admission after the longest wait
+    /// of an enforcing limit.
+    pub outcome: Decision,
     /// The standing of the request's key under each limit, in the order of the route's limits.
     pub standings: Standings,
     /// The position in `standings` of the limit that clients are told about where there is room for one only: on a
@@ -26,18 +27,6 @@ pub struct Verdict {
     pub tightest: Option<usize>,
     /// Whether the limit at `tightest` has banned the key, so that nothing was asked.
     pub banned: bool,
-}
-
-/// Admitted or denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Every limit admits; the request waits for the longest wait among them.
-    Admit {
-        /// Zero for at once.
-        wait: Nanos,
-    },
-    /// At least one enforcing limit denies, and nothing was charged.
-    Deny(Denial),
 }
 
 /// The standing of a key under one limit: the decision, and the headroom that is left.
@@ -90,8 +79,7 @@ pub struct LimitWarning<'r> {
 impl Verdict {
     /// A request that no limit applies to.
     pub fn unlimited() -> Self {
-        let outcome = Outcome::Admit { wait: Nanos::ZERO };
-        Self { outcome, standings: Standings::new(), tightest: None, banned: false }
+        Self { outcome: Decision::ADMIT, standings: Standings::new(), tightest: None, banned: false }
     }
 
     /// Combines the decisions on `charges`.
@@ -134,8 +122,8 @@ impl Verdict {
             });
         }
         (self.outcome, self.tightest) = match severest {
-            Some((position, denial)) => (Outcome::Deny(denial), Some(position)),
-            None => (Outcome::Admit { wait: longest_wait }, least.map(|(position, _)| position)),
+            Some((position, denial)) => (Decision::Deny(denial), Some(position)),
+            None => (Decision::Admit { wait: longest_wait }, least.map(|(position, _)| position)),
         };
         self.await_kept_charges(ruleset, charges);
     }
@@ -162,7 +150,7 @@ impl Verdict {
 
     /// Makes the retry time of a denied request at least `retry_after`. A denial for good or for an unknown time stays.
     pub fn lengthen_denial(&mut self, at_least: Nanos) {
-        if let Outcome::Deny(Denial::Later { retry_after }) = &mut self.outcome {
+        if let Decision::Deny(Denial::Later { retry_after }) = &mut self.outcome {
             *retry_after = at_least.max(*retry_after);
         }
     }
@@ -192,7 +180,7 @@ impl Verdict {
     pub fn deny(&mut self, position: usize, denial: Denial) {
         if let Some(standing) = self.standings.get_mut(position) {
             standing.decision = Decision::Deny(denial);
-            self.outcome = Outcome::Deny(denial);
+            self.outcome = Decision::Deny(denial);
             self.tightest = Some(position);
         }
     }
@@ -215,7 +203,7 @@ impl Verdict {
 
     /// Whether the request may not pass.
     pub const fn is_denied(&self) -> bool {
-        matches!(self.outcome, Outcome::Deny(_))
+        !self.outcome.is_admitted()
     }
 
     /// The limit that clients are told about where there is room for one only: that of `tightest`, or else the one with the
@@ -233,7 +221,7 @@ impl Verdict {
 
     /// The limits that the request is over and that let it pass: they watch, mark or divert. None on a denial.
     pub fn unenforced_violations(&self) -> impl Iterator<Item = LimitId> {
-        let admitted = matches!(self.outcome, Outcome::Admit { .. });
+        let admitted = self.outcome.is_admitted();
         self.exceeded(false).filter(move |_| admitted).map(|(_, standing)| standing.limit)
     }
 
@@ -319,7 +307,7 @@ impl Verdict {
     /// The outcome in a word, the position of the standing that is named for it, and the time that the request waits.
     pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> (&'static str, Option<usize>, Nanos) {
         let tightest = self.tightest;
-        let Outcome::Admit { wait } = self.outcome else {
+        let Decision::Admit { wait } = self.outcome else {
             return (if self.banned { "banned" } else { "denied" }, tightest, Nanos::ZERO);
         };
         let mut mark = None;

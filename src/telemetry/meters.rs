@@ -7,7 +7,7 @@ use crate::charge::{Charge, ChargeSource, DecisionSource, OnStoreDown};
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
-use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::verdict::{Standing, Verdict};
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::telemetry::Telemetry;
 use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
@@ -394,22 +394,22 @@ impl LimitMeters {
 
     fn count(&self, verdict: &Verdict, standing: &Standing, charge: &Charge, reported: bool) {
         let outcome = verdict.outcome;
-        let passed = matches!(outcome, Outcome::Admit { .. }) && standing.decision.is_admitted();
+        let passed = outcome.is_admitted() && standing.decision.is_admitted();
         let was_asked = !verdict.banned && charge.taken_from != ChargeSource::FailedOpen;
         if charge.enforcement.counts_denied && !passed && was_asked {
             self.tokens_debited.get().inc_by(charge.cost);
         }
-        if let (Outcome::Admit { .. }, false) = (outcome, self.warnings.is_empty()) {
+        if outcome.is_admitted() && !self.warnings.is_empty() {
             let used = standing.used_percent();
             let reached = self.warnings.iter().take_while(|(at, _)| *at <= used);
             reached.for_each(|(_, counter)| counter.inc());
         }
         match (outcome, standing.decision) {
-            (Outcome::Admit { .. }, Decision::Deny(_)) => {
+            (Decision::Admit { .. }, Decision::Deny(_)) => {
                 self.tokens_over.inc_by(charge.cost);
                 self.utilization.observe(standing.utilization());
             }
-            (Outcome::Admit { .. }, Decision::Admit { wait }) => {
+            (Decision::Admit { .. }, Decision::Admit { wait }) => {
                 if charge.enforcement.consumes {
                     self.tokens_admitted.inc_by(charge.cost);
                 }
@@ -422,13 +422,13 @@ impl LimitMeters {
                     self.wait.get().observe(wait.as_secs_f64());
                 }
             }
-            (Outcome::Deny(denial), _) if reported => {
+            (Decision::Deny(denial), _) if reported => {
                 self.tokens_over.inc_by(charge.cost);
                 if let Denial::Later { retry_after } = denial {
                     self.retry_after.observe(retry_after.as_secs_f64());
                 }
             }
-            (Outcome::Deny(_), _) => {}
+            (Decision::Deny(_), _) => {}
         }
     }
 }

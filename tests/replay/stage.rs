@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tollgate::algorithm::Decision;
 use tollgate::cli::source;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::gateway::active_config::ActiveConfig;
@@ -23,7 +24,6 @@ use tollgate::gateway::{Gateway, GatewayState, WorkerGateway};
 use tollgate::http::head::{RequestHead, ResponseHead};
 use tollgate::http::listener::Peer;
 use tollgate::ruleset::key::KeyHasher;
-use tollgate::ruleset::verdict::Outcome;
 use tollgate::store::Store;
 use tollgate::telemetry::{DenialRecorder, Telemetry};
 use tollgate::units::Nanos;
@@ -121,7 +121,7 @@ impl Stage {
         let peer = Rc::new(Peer::new(Some([127, 0, 0, asked.from].into()), None));
         let mut context = RequestContext::new(&self.gateway, Rc::clone(&peer), request.version, asked.at);
         let admitted = admit::admit(&mut context, &request, RequestSender::of(&peer), BodySource::Unavailable).await;
-        let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
+        let denied = context.verdict.is_denied();
         match admitted {
             Err(answer) => {
                 context.answer_cause = Some(answer.cause());
@@ -129,10 +129,7 @@ impl Stage {
                 context.status = Some(answer.status());
             }
             Ok(()) => {
-                let wait = match context.verdict.outcome {
-                    Outcome::Admit { wait } => wait,
-                    Outcome::Deny(_) => panic!("admitted and denied"),
-                };
+                let Decision::Admit { wait } = context.verdict.outcome else { panic!("admitted and denied") };
                 context.status = Some(asked.status);
                 context.upstream_answered = true;
                 let live = Arc::clone(&context.active);

@@ -20,7 +20,7 @@ use crate::http::head::RequestHead;
 use crate::http::service::Response;
 use crate::ruleset::domains::{Domain, Hits};
 use crate::ruleset::matcher::RouteId;
-use crate::ruleset::verdict::{Outcome, Standing};
+use crate::ruleset::verdict::Standing;
 use crate::ruleset::{PlanId, key};
 use crate::store::{AmendError, Amendment};
 use crate::units::{Cost, Nanos};
@@ -302,7 +302,7 @@ fn denied(context: &mut RequestContext, asked: &[DescriptorCharges<'_>]) -> Rate
 /// The response to a question whose descriptors have these statuses.
 fn answer(context: &mut RequestContext, statuses: Vec<DescriptorStatus>) -> RateLimitResponse {
     let values = |fields: &Fields| fields.iter().map(|field| HeaderValue::new(field.name, field.value)).collect();
-    if let Outcome::Deny(_) = context.verdict.outcome {
+    if context.verdict.is_denied() {
         // this response goes to the client, which need not speak gRPC
         context.grpc_type = None;
         let denied = respond::answer(context, &Answer::Limited, &Fields::default());

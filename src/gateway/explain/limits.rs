@@ -13,7 +13,7 @@ use crate::ruleset::charges::{TermsOwner, Uncharged};
 use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 use crate::ruleset::words::LimitTerms;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::{Cost, Nanos};
@@ -299,7 +299,7 @@ impl ResolvedRequest {
         let now = CurrentOutcome::of(&active.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source);
         // a refused caller is denied instead if an early limit denies
         match (&explanation.answer, verdict.outcome) {
-            (Some(_), Outcome::Admit { .. }) => {}
+            (Some(_), Decision::Admit { .. }) => {}
             _ => (explanation.answer, explanation.now) = (None, Some(now)),
         }
         explanation
@@ -329,15 +329,11 @@ impl LimitStanding {
 
 impl CurrentOutcome {
     fn of(ruleset: &Ruleset, verdict: &Verdict, bypassed: bool, source: DecisionSource) -> Self {
-        let decision = match verdict.outcome {
-            Outcome::Admit { wait } => Decision::Admit { wait },
-            Outcome::Deny(denial) => Decision::Deny(denial),
-        };
         let (outcome, wait_seconds, retry_after_seconds) = match verdict.standings.is_empty() {
             true if bypassed => ("bypassed", None, None),
             true => ("unlimited", None, None),
-            false if verdict.banned => ("banned", None, describe_decision(decision).2),
-            false => describe_decision(decision),
+            false if verdict.banned => ("banned", None, describe_decision(verdict.outcome).2),
+            false => describe_decision(verdict.outcome),
         };
         let name = |position: usize| ruleset.limits[verdict.standings[position].limit.0].name.clone();
         let diverted = verdict.divert_upstream(ruleset);

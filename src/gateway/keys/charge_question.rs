@@ -4,12 +4,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{FoundKey, KeyAnswer, KeyContext, KeyQuestion, KeyQuestionError, KeyQuestionJson, KeySelector, parts};
+use crate::algorithm::Decision;
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::Gateway;
 use crate::gateway::request_context::is_logged;
 use crate::gateway::respond;
 use crate::ruleset::Ruleset;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 use crate::store::{AmendError, Amendment};
 use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
@@ -113,7 +114,7 @@ impl ChargeQuestion {
         if charged.iter().any(|(_, charge, _)| ruleset.limits[charge.limit].algorithm.holds_slots()) {
             return Ok(Err(AmendError::Holds));
         }
-        let (mut outcome, mut denied_by) = (Outcome::Admit { wait: Nanos::ZERO }, None);
+        let (mut outcome, mut denied_by) = (Decision::ADMIT, None);
         if found.iter().any(|(_, tokens)| *tokens < 0) {
             for (position, (key, tokens)) in found.iter().enumerate() {
                 let Ok(charge) = &key.charge else { continue };
@@ -144,8 +145,8 @@ impl ChargeQuestion {
             charges.push(key.answer(charge, gateway, &active).await);
         }
         let (admitted, retry_after, wait) = match outcome {
-            Outcome::Admit { wait } => (true, None, wait),
-            Outcome::Deny(denial) => (false, respond::retry_after(denial), Nanos::ZERO),
+            Decision::Admit { wait } => (true, None, wait),
+            Decision::Deny(denial) => (false, respond::retry_after(denial), Nanos::ZERO),
         };
         let result = if admitted { "admitted" } else { "denied" };
         active.meters.decided("charge", result);

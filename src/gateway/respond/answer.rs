@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 
 use http::StatusCode;
 
-use crate::algorithm::Denial;
+use crate::algorithm::{Decision, Denial};
 use crate::customers::TokenFault;
 use crate::fields::Fields;
 use crate::gateway::request_context::{RequestContext, STORE_AWAY};
 use crate::gateway::respond::{challenge, spread_retry_after};
-use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -239,7 +238,7 @@ impl Answer {
                 )
             }
             Self::Limited => match context.map(|context| (context, context.verdict.outcome)) {
-                Some((context, Outcome::Deny(Denial::Later { retry_after }))) => {
+                Some((context, Decision::Deny(Denial::Later { retry_after }))) => {
                     let time = spread_retry_after(context).unwrap_or(retry_after);
                     let retry = retry_in(time, &mut itoa::Buffer::new()).concat();
                     match context.verdict.banned {
@@ -247,7 +246,7 @@ impl Answer {
                         false => retry,
                     }
                 }
-                Some((_, Outcome::Deny(Denial::Busy))) => {
+                Some((_, Decision::Deny(Denial::Busy))) => {
                     "Too many requests are being worked on; retry when one of them has ended.".to_owned()
                 }
                 _ => "The request costs more than this quota can ever admit; retrying does not help.".to_owned(),

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crate::algorithm::Decision;
 use crate::charge::{Charge, ChargeSource, OnStoreDown};
 use crate::ruleset::PlanId;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Verdict;
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::LimitLabels;
 use crate::telemetry::meters::grid::{Grid, LazyMetric};
@@ -177,15 +177,15 @@ impl Outcomes {
     /// Counts a verdict under this limit. A denial counts only under the limit that is `reported`.
     pub(super) fn count(&self, verdict: &Verdict, decision: Decision, charge: &Charge, reported: bool) {
         match (verdict.outcome, decision) {
-            (Outcome::Admit { .. }, _) if charge.taken_from == ChargeSource::FailedOpen => {
+            (Decision::Admit { .. }, _) if charge.taken_from == ChargeSource::FailedOpen => {
                 self.error_admitted.get().inc()
             }
-            (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
-            (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.get().inc(),
-            (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),
-            (Outcome::Deny(_), _) if reported && verdict.banned => self.banned.get().inc(),
-            (Outcome::Deny(_), _) if reported => self.over.inc(),
-            (Outcome::Deny(_), _) => {}
+            (Decision::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
+            (Decision::Admit { .. }, Decision::Admit { .. }) => self.delayed.get().inc(),
+            (Decision::Admit { .. }, Decision::Deny(_)) => self.over.inc(),
+            (Decision::Deny(_), _) if reported && verdict.banned => self.banned.get().inc(),
+            (Decision::Deny(_), _) if reported => self.over.inc(),
+            (Decision::Deny(_), _) => {}
         }
     }
 }
