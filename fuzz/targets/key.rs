@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue};
 use tollgate::charge::{Consistency, Enforcement, Mode, OnStoreDown, Sharing};
 use tollgate::fields::Fields;
 use tollgate::ruleset::key::{
-    Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved, SharedKey, Value, named_value, value,
+    Facts, Key, KeyHasher, KeyPart, Repeated, Resolved, SharedKey, Value, named_value, value,
 };
 use tollgate::store::redis::{Bucket, CallArgument, SharedRule, key_name};
 use tollgate::units::LimitKey;
@@ -124,16 +124,8 @@ impl Request {
     }
 
     fn resolved(&self) -> Resolved<'_> {
-        Resolved {
-            route: "r",
-            path_pattern: "/**",
-            caller: self.customer.as_deref().map_or(Caller::Anonymous, Caller::Customer),
-            plan: None,
-            upstream_node: None,
-            own: None,
-            groups: None,
-            claims: None,
-        }
+        let customer = self.customer.as_deref();
+        Resolved { route: "r", path_pattern: "/**", customer, ..Resolved::default() }
     }
 
     fn key(&self, hasher: &KeyHasher, mode: Mode, key: &Key) -> Option<SharedKey> {

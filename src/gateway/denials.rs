@@ -60,11 +60,12 @@ pub(super) fn record_without_head(context: &RequestContext) {
         ..Facts::of(&headers)
     };
     let resolved = Resolved {
-        caller: context.customer.as_deref().map_or(key::Caller::Anonymous, key::Caller::Customer),
-        plan: context.plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
+        customer: context.customer.as_deref(),
+        plan: ruleset.named_plan(context.plan),
         upstream_node: context.chosen.as_ref().map(|chosen| chosen.instance.name()),
-        ..ruleset.resolve(route, (None, None), None)
+        ..Resolved::default()
     };
+    let resolved = resolved.on(route);
     let plan = |limit: &Limit| TermsOwner::of(limit, &resolved).plan;
     record_with(context, route, |_, part| key::value(part, &facts, &resolved).ok(), plan);
 }

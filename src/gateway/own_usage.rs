@@ -14,7 +14,7 @@ use crate::gateway::{charging, early};
 use crate::ruleset::Ruleset;
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::charges::Bucket;
-use crate::ruleset::key::{Caller, Facts, Resolved};
+use crate::ruleset::key::{Facts, Resolved};
 use crate::ruleset::words::LimitTerms;
 use crate::units::Nanos;
 
@@ -111,14 +111,12 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
     let plan_id = ruleset.proxy_plan(facts).unwrap_or(customer.plan);
     let plan = ruleset.plans.get(plan_id.0).map(String::as_str);
     let resolved = Resolved {
-        route: "",
-        path_pattern: "",
-        upstream_node: None,
-        caller: Caller::Customer(&customer.name),
+        customer: Some(&customer.name),
         plan: plan.map(|name| (plan_id, name)),
         own: customer.own.as_deref(),
         groups: customer.groups.as_deref(),
         claims: identity.claims(),
+        ..Resolved::default()
     };
     let now = gateway.clock.now();
     let mut limits = Vec::new();

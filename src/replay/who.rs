@@ -3,7 +3,7 @@
 use super::replayer::KeySource;
 use crate::gateway::explain::masked::may_be_secret;
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{self, Caller, Facts, KeyHasher, KeyPart, Resolved, Value};
+use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, Resolved, Value};
 use crate::ruleset::limit::Limit;
 
 /// The longest value that is shown whole, in characters.
@@ -36,10 +36,7 @@ pub fn caller(source: KeySource<'_>) -> String {
 }
 
 fn caller_of(facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
-    match resolved.caller {
-        Caller::Customer(name) => shown(name.as_bytes()),
-        Caller::Anonymous => address(facts),
-    }
+    resolved.customer.map_or_else(|| address(facts), |name| shown(name.as_bytes()))
 }
 
 fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {

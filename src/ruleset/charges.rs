@@ -7,7 +7,7 @@ use crate::algorithm::Rule;
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::groups::{Group, Groups};
 use crate::ruleset::key::{
-    self, Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, Value, ValueFault,
+    self, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, Value, ValueFault,
 };
 use crate::ruleset::limit::{Limit, MissingKey, PlanTerms, Share};
 use crate::ruleset::matcher::Route;
@@ -85,6 +85,13 @@ impl<'a> TermsOwner<'a> {
     }
 }
 
+impl<'a> Resolved<'a> {
+    /// The facts about a request of the same caller for `route`.
+    pub fn on(self, route: &'a Route) -> Self {
+        Self { route: &route.name, path_pattern: &route.path_pattern, ..self }
+    }
+}
+
 /// One bucket of a caller, and the routes that charge it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket<'r> {
@@ -139,12 +146,17 @@ impl Ruleset {
             route: &route.name,
             path_pattern: &route.path_pattern,
             upstream_node: None,
-            caller: known.map_or(Caller::Anonymous, |known| Caller::Customer(known.name)),
-            plan: plan.and_then(|plan| Some((plan, self.plans.get(plan.0)?.as_str()))),
+            customer: known.map(|known| known.name),
+            plan: self.named_plan(plan),
             own: known.and_then(|known| known.own),
             groups: known.and_then(|known| known.groups),
             claims,
         }
+    }
+
+    /// The plan with its name.
+    pub fn named_plan(&self, plan: Option<PlanId>) -> Option<(PlanId, &str)> {
+        plan.and_then(|plan| Some((plan, self.plans.get(plan.0)?.as_str())))
     }
 
     /// The facts about a request of `route` by which early limits count, before its caller is identified. It has the first
@@ -166,15 +178,12 @@ impl Ruleset {
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
         // the costs do not matter here
         let facts = &Facts { body: Some(&RequestFields::NoBody), ..facts.clone() };
-        let customer = match resolved.caller {
-            Caller::Customer(name) => Some(name),
-            Caller::Anonymous => None,
-        };
+        let (address, customer) = (facts.address, resolved.customer);
         let charges = |route: &&Route| {
-            !route.bypass.covers_caller(facts.address, customer) && !self.denies_access(route, facts.address, customer)
+            !route.bypass.covers_caller(address, customer) && !self.denies_access(route, address, customer)
         };
         for route in self.matcher.routes().iter().filter(charges) {
-            let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
+            let here = resolved.on(route);
             let has_part = |part: &KeyPart| key::value(part, facts, &here).is_ok();
             let has_key = |id: &&LimitId| self.limits[id.0].key.parts.iter().all(has_part);
             let limits = route.limits.iter().filter(has_key);

@@ -193,15 +193,16 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The facts about a request that the gateway finds out: its route and its caller.
-#[derive(Clone, Copy)]
+/// The facts about a request that the gateway finds out: its route and its caller. By default an anonymous caller without a
+/// plan, on no route.
+#[derive(Clone, Copy, Default)]
 pub struct Resolved<'a> {
     /// The name of the route.
     pub route: &'a str,
     /// The path pattern of the route.
     pub path_pattern: &'a str,
-    /// The caller.
-    pub caller: Caller<'a>,
+    /// The customer that the caller is, by its name in the directory; `None` is a caller without a credential.
+    pub customer: Option<&'a str>,
     /// The caller's plan.
     pub plan: Option<(PlanId, &'a str)>,
     /// The upstream node that the request goes to, as configured; set only where a limit counts by it.
@@ -221,13 +222,4 @@ pub trait Claims: Sync {
 
     /// The same for a claim that is a number: also whole ones that are too large to be a part of a key, about as they are.
     fn number(&self, name: &str) -> Option<Cow<'_, str>>;
-}
-
-/// The caller of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caller<'a> {
-    /// A customer, by the name in the directory.
-    Customer(&'a str),
-    /// A caller without a credential.
-    Anonymous,
 }

@@ -8,7 +8,7 @@ use tollgate::customers::Customer;
 use tollgate::customers::directory::{CustomerTable, Format, GroupTable};
 use tollgate::fields::Fields;
 use tollgate::ruleset::LimitId;
-use tollgate::ruleset::key::{Caller, Facts, KeyHasher, LimitHashers, Resolved};
+use tollgate::ruleset::key::{Facts, KeyHasher, LimitHashers, Resolved};
 use tollgate::ruleset::overrides::Override;
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
@@ -170,12 +170,11 @@ impl Charger {
         let resolved = Resolved {
             route: "r",
             path_pattern: "/**",
-            caller: Caller::Customer(&customer.name),
+            customer: Some(&customer.name),
             plan: Some((plan, &ruleset.plans[plan.0])),
             own: customer.own.as_deref(),
             groups: customer.groups.as_deref(),
-            upstream_node: None,
-            claims: None,
+            ..Resolved::default()
         };
         let mut charges = Vec::new();
         ruleset

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use tollgate::charge::Mode;
 use tollgate::fields::Fields;
 use tollgate::ruleset::LimitId;
-use tollgate::ruleset::key::{self, Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved};
+use tollgate::ruleset::key::{self, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved};
 use tollgate::ruleset::limit::Share;
 use tollgate::units::LimitKey;
 
@@ -45,16 +45,8 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut Fields, tuple: &Tuple) -> 
     headers.push(USER, &tuple.header);
     let client = Some(tuple.client);
     let facts = Facts { host: &tuple.host, client, address: client, ..Facts::of(headers) };
-    let resolved = Resolved {
-        route: "all",
-        path_pattern: "/**",
-        caller: tuple.customer.as_deref().map_or(Caller::Anonymous, Caller::Customer),
-        plan: None,
-        upstream_node: None,
-        own: None,
-        groups: None,
-        claims: None,
-    };
+    let resolved =
+        Resolved { route: "all", path_pattern: "/**", customer: tuple.customer.as_deref(), ..Resolved::default() };
     let value = |part: &KeyPart| key::value(part, &facts, &resolved);
     let hashed = hasher.key("limit", Mode::Sticky, parts, value).unwrap();
     let known = hasher.clone().of_limits(["another", "limit"]);
@@ -89,16 +81,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
     let hasher = KeyHasher::new(&[3; 16]);
     let headers = Fields::default();
     let facts = Facts { method: "a", host: "b", ..Facts::of(&headers) };
-    let resolved = Resolved {
-        route: "b",
-        path_pattern: "a",
-        caller: Caller::Anonymous,
-        plan: None,
-        upstream_node: Some("a"),
-        own: None,
-        groups: None,
-        claims: None,
-    };
+    let resolved = Resolved { route: "b", path_pattern: "a", upstream_node: Some("a"), ..Resolved::default() };
     let value = |part: &KeyPart| key::value(part, &facts, &resolved);
     let of = |limit: &str, parts: &[KeyPart]| {
         hasher.key(limit, Mode::Sticky, &Key { parts: parts.to_vec() }, value).unwrap().key

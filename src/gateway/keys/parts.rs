@@ -12,7 +12,7 @@ use crate::gateway::facts;
 use crate::gateway::upstream::Pool;
 use crate::ruleset::charges::{TermsOwner, Uncharged};
 use crate::ruleset::groups::Groups;
-use crate::ruleset::key::{self, Caller, KeyFault, KeyPart, Resolved, SharedKey, Value};
+use crate::ruleset::key::{self, KeyFault, KeyPart, Resolved, SharedKey, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 
@@ -111,14 +111,11 @@ impl KeyOwner<'_> {
         let anonymous = ruleset.customers.as_ref().and_then(|rules| rules.anonymous).filter(|_| self.is_anonymous);
         let plan = customer.map(|customer| customer.plan).or(named).or(anonymous);
         Resolved {
-            route: "",
-            path_pattern: "",
-            caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(customer.name)),
-            plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
-            upstream_node: None,
+            customer: customer.map(|customer| customer.name),
+            plan: ruleset.named_plan(plan),
             own: customer.and_then(|customer| customer.own),
             groups: self.groups.as_ref(),
-            claims: None,
+            ..Resolved::default()
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 
-use super::{Caller, Facts, KeyPart, Repeated, Resolved};
+use super::{Facts, KeyPart, Repeated, Resolved};
 use crate::fields::Fields;
 use crate::ruleset::path::named_segment;
 use crate::ruleset::request_field::FieldValue;
@@ -36,10 +36,8 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
     let of_client = || facts.client.map(Value::Address).ok_or(ValueFault::Missing);
     let text = match part {
         KeyPart::ClientAddress => return of_client(),
-        KeyPart::Customer => match resolved.caller {
-            Caller::Customer(name) => Some(name),
-            Caller::Anonymous => return of_client(),
-        },
+        KeyPart::Customer if resolved.customer.is_none() => return of_client(),
+        KeyPart::Customer => resolved.customer,
         KeyPart::Plan => resolved.plan.map(|(_, name)| name),
         KeyPart::Group(level) => resolved.groups.and_then(|groups| groups.at(level)).map(|group| &*group.name),
         KeyPart::Host => Some(facts.host),
