@@ -37,10 +37,10 @@ pub mod upstream;
 pub mod usage_sums;
 
 use active_config::ActiveConfig;
-use admit::RequestSender;
 use awaited_body::BodySource;
 use bans::Bans;
 use crossings::Crossings;
+use facts::Head;
 use request_context::RequestContext;
 use respond::Answer;
 use spans::Spans;
@@ -187,8 +187,8 @@ impl Exchange for RequestContext {
             return Err(Box::pin(decisions::decide(self, request, body)).await);
         }
         let peer = Rc::clone(&self.peer);
-        let mut admitted =
-            admit::admit(self, request, RequestSender::of(&peer), BodySource::Streaming(request.framing)).await;
+        let head = Head::of(request, &peer);
+        let mut admitted = admit::admit(self, &head, BodySource::Streaming(request.framing)).await;
         if admitted.is_ok() && self.awaited_body.is_none() {
             admitted = attempts::acquire_upstream_permit(self).await;
         }

@@ -1,7 +1,6 @@
 //! From a request's head to its verdict: canonical facts, route, caller, charges, store.
 
 use std::cell::LazyCell;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,9 +18,7 @@ use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
 use crate::gateway::{attempts, bans, charging, denials, early, own_usage, trace};
-use crate::http::body::Framing;
-use crate::http::head::{RequestHead, Version};
-use crate::http::listener::{Peer, TlsInfo};
+use crate::http::head::RequestHead;
 use crate::http::service::Exchange as _;
 use crate::panics::failpoint;
 use crate::ruleset::cors::AllowedOrigin;
@@ -31,46 +28,21 @@ use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::{AccessLog, ListenerService, PlanId, Ruleset};
 use crate::units::{LimitKey, Nanos};
 
-/// The sender of a request.
-#[derive(Clone, Copy)]
-pub struct RequestSender<'a> {
-    /// The address at the other end of its connection.
-    pub address: Option<IpAddr>,
-    /// Whether the request came over TLS.
-    pub secure: bool,
-    /// The details of the TLS connection; `None` also if another proxy terminated it.
-    pub tls_info: Option<&'a TlsInfo>,
-}
-
-impl<'a> RequestSender<'a> {
-    /// The sender at the other end of a connection to this gateway.
-    pub fn of(peer: &'a Peer) -> Self {
-        Self { address: peer.address(), secure: peer.tls_info.is_some(), tls_info: peer.tls_info.as_ref() }
-    }
-}
-
 /// Decides whether a request may pass, except under limits that depend on a body that is still arriving, and makes it wait
 /// if it has to. `Err` is the response to a request that may not pass.
-pub async fn admit(
-    context: &mut RequestContext,
-    request: &RequestHead,
-    sender: RequestSender<'_>,
-    body: BodySource<'_>,
-) -> Result<(), Answer> {
+pub async fn admit(context: &mut RequestContext, head: &Head<'_>, body: BodySource<'_>) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let ruleset = &active.ruleset;
-    let method = request.method.as_str();
-    context.method = Method::from_bytes(method.as_bytes()).ok();
+    context.method = Method::from_bytes(head.method.as_bytes()).ok();
     if ruleset.access_log != AccessLog::Off || ruleset.traces.is_some() {
-        context.trace = trace::of(ruleset, &request.fields, sender.address);
+        context.trace = trace::of(ruleset, head.headers, head.peer);
     }
     let is_proxied = context.serves == ListenerService::Proxy;
     // other proxies expect the result as an HTTP status, also for gRPC requests
-    context.grpc_type = if is_proxied { respond::grpc_type(&request.fields) } else { None };
-    context.cors = AllowedOrigin::of(ruleset, &request.fields);
-    let head = head_of(request, sender);
+    context.grpc_type = if is_proxied { respond::grpc_type(head.headers) } else { None };
+    context.cors = AllowedOrigin::of(ruleset, head.headers);
     let rules = &ruleset.client_address;
-    let target = match read_target(&head, ruleset, sender.tls_info) {
+    let target = match read_target(head, ruleset) {
         Ok(target) => target,
         Err(answer) => {
             context.client = head.address(rules).map(|address| rules.prefixes.network(address));
@@ -100,7 +72,7 @@ pub async fn admit(
     context.target = Some(target);
     let (caller, resolved_charges) = resolved_charges?;
     match &mut context.awaited_body {
-        None => charge_and_wait(context, &caller, &head, resolved_charges).await,
+        None => charge_and_wait(context, &caller, head, resolved_charges).await,
         Some(body) => {
             (body.caller, body.head_charges) = (Some((caller.identity, caller.proxy_plan)), resolved_charges.charges);
             Ok(())
@@ -113,7 +85,7 @@ pub async fn admit_before_body(context: &mut RequestContext, request: &RequestHe
     let peer = Rc::clone(&context.peer);
     let caller =
         context.awaited_body.as_ref().and_then(|body| caller_of(body.caller.clone())).ok_or(Answer::Internal)?;
-    charge_head_limits(context, &caller, &head_of(request, RequestSender::of(&peer))).await
+    charge_head_limits(context, &caller, &Head::of(request, &peer)).await
 }
 
 /// The caller of a request whose limits depend on its body: not an exempt one, because such a request waits for no body.
@@ -126,7 +98,7 @@ fn caller_of(identified: Option<(Identity, Option<PlanId>)>) -> Option<Caller> {
 pub async fn admit_with_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let (ruleset, peer) = (&active.ruleset, Rc::clone(&context.peer));
-    let head = head_of(request, RequestSender::of(&peer));
+    let head = Head::of(request, &peer);
     let (Some(id), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
         return Err(Answer::Internal);
     };
@@ -149,18 +121,6 @@ pub async fn admit_with_body(context: &mut RequestContext, request: &RequestHead
             record_outcome(context, &caller, &head, None);
             Err(answer)
         }
-    }
-}
-
-fn head_of<'a>(request: &'a RequestHead, RequestSender { address, secure, tls_info }: RequestSender<'a>) -> Head<'a> {
-    Head {
-        method: &request.method,
-        raw_target: &request.target,
-        headers: &request.fields,
-        peer: address,
-        secure,
-        certificate: tls_info.and_then(TlsInfo::client),
-        streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,
     }
 }
 
@@ -246,9 +206,9 @@ fn resolve(
     Ok(ResolvedCharges { charges, cost_meter, fields })
 }
 
-fn read_target(head: &Head<'_>, ruleset: &Ruleset, tls_info: Option<&TlsInfo>) -> Result<Target, Answer> {
+fn read_target(head: &Head<'_>, ruleset: &Ruleset) -> Result<Target, Answer> {
     let target = head.target(&ruleset.request_head)?;
-    match tls_info.is_none_or(|tls_info| tls_info.is_for(target.host())) {
+    match head.tls_info.is_none_or(|tls_info| tls_info.is_for(target.host())) {
         true => Ok(target),
         false => Err(Answer::Misdirected),
     }

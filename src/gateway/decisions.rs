@@ -9,8 +9,9 @@ pub(super) mod request_limits;
 
 pub(super) use forward_auth::with_denied_status;
 
-use crate::gateway::admit::{self, RequestSender};
+use crate::gateway::admit;
 use crate::gateway::awaited_body::BodySource;
+use crate::gateway::facts::Head;
 use crate::gateway::request_context::{GRPC, RequestContext};
 use crate::gateway::respond::{self, Answer};
 use crate::http::head::{RequestHead, Version};
@@ -65,11 +66,10 @@ fn finish_grpc_call(answered: Result<Response, Answer>, context: &mut RequestCon
 /// Decides on a request that another proxy handles, by the route that it takes. `Err` is the response to the proxy's client.
 async fn admit_by_route(
     context: &mut RequestContext,
-    request: &RequestHead,
-    sender: RequestSender<'_>,
+    head: &Head<'_>,
     body: BodySource<'_>,
 ) -> Result<(), Box<Response>> {
-    let admitted = admit::admit(context, request, sender, body).await;
+    let admitted = admit::admit(context, head, body).await;
     // the gateway does not see how the request ends, so the charges stay as they are
     context.cost_meter = None;
     match admitted {
@@ -77,6 +77,6 @@ async fn admit_by_route(
             context.status = Some(200);
             Ok(())
         }
-        Err(answer) => Err(respond::answer(context, &answer, &request.fields)),
+        Err(answer) => Err(respond::answer(context, &answer, head.headers)),
     }
 }

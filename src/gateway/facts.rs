@@ -7,6 +7,9 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::fields::{Field, Fields};
+use crate::http::body::Framing;
+use crate::http::head::{RequestHead, Version};
+use crate::http::listener::{Peer, TlsInfo};
 pub use crate::http::syntax::{Refused, is_target_byte};
 use crate::ruleset::key::Facts;
 use crate::ruleset::{AddressHeader, ClientAddress, HeadLimits, Ruleset, host, path};
@@ -28,8 +31,8 @@ pub struct Head<'a> {
     pub peer: Option<IpAddr>,
     /// Whether the request came over TLS.
     pub secure: bool,
-    /// The common name in the certificate that the client presented, if it presented one.
-    pub certificate: Option<&'a str>,
+    /// The details of the TLS connection; `None` also if another proxy terminated it.
+    pub tls_info: Option<&'a TlsInfo>,
     /// Whether a body of any length follows: over HTTP/2 no field has to announce it.
     pub streams_body: bool,
 }
@@ -52,6 +55,25 @@ pub struct Target {
 }
 
 impl<'a> Head<'a> {
+    /// The head of a request that this gateway received from `peer`.
+    pub fn of(request: &'a RequestHead, peer: &'a Peer) -> Self {
+        let tls_info = peer.tls_info.as_ref();
+        Self { tls_info, ..Self::of_question(request, peer.address(), tls_info.is_some()) }
+    }
+
+    /// The head of a request that another proxy received from `peer`, and that it asks about.
+    pub fn of_question(request: &'a RequestHead, peer: Option<IpAddr>, secure: bool) -> Self {
+        Self {
+            method: &request.method,
+            raw_target: &request.target,
+            headers: &request.fields,
+            peer,
+            secure,
+            tls_info: None,
+            streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,
+        }
+    }
+
     /// The canonical target of the request. Refuses a head that exceeds `bounds`, and a method that no server answers.
     pub fn target(&self, bounds: &HeadLimits) -> Result<Target, Refused> {
         check_size(self.raw_target, self.headers, bounds)?;
@@ -74,7 +96,7 @@ impl<'a> Head<'a> {
             headers: self.headers,
             client: address.map(|address| rules.prefixes.network(address)),
             address,
-            certificate: self.certificate,
+            certificate: self.tls_info.and_then(TlsInfo::client),
             from_trusted_proxy: rules.is_trusted(self.peer),
             streams_body: self.streams_body,
             body: None,

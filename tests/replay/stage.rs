@@ -13,10 +13,11 @@ use tollgate::algorithm::Decision;
 use tollgate::cli::source;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::gateway::active_config::ActiveConfig;
-use tollgate::gateway::admit::{self, RequestSender};
+use tollgate::gateway::admit;
 use tollgate::gateway::awaited_body::BodySource;
 use tollgate::gateway::bans::Bans;
 use tollgate::gateway::crossings::Crossings;
+use tollgate::gateway::facts::Head;
 use tollgate::gateway::request_context::RequestContext;
 use tollgate::gateway::spans::Spans;
 use tollgate::gateway::usage_sums::UsageSums;
@@ -120,7 +121,7 @@ impl Stage {
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
         let peer = Rc::new(Peer::new(Some([127, 0, 0, asked.from].into()), None));
         let mut context = RequestContext::new(&self.gateway, Rc::clone(&peer), request.version, asked.at);
-        let admitted = admit::admit(&mut context, &request, RequestSender::of(&peer), BodySource::Unavailable).await;
+        let admitted = admit::admit(&mut context, &Head::of(&request, &peer), BodySource::Unavailable).await;
         let denied = context.verdict.is_denied();
         match admitted {
             Err(answer) => {

@@ -8,8 +8,8 @@ use prost::Message;
 
 use super::admit_by_route;
 use super::grpc::{self, HeaderValue, HeaderValueOption};
-use crate::gateway::admit::RequestSender;
 use crate::gateway::awaited_body::BodySource;
+use crate::gateway::facts::Head;
 use crate::gateway::forward;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
@@ -28,7 +28,6 @@ const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, body: &[u8]) -> Result<Response, Answer> {
     let question: CheckRequest = grpc::decode_request(head, body, CHECK)?;
     let Original { mut request, address, secure, body } = original(question)?;
-    let sender = RequestSender { address, secure, tls_info: None };
     let body = match (request.fields.get(PARTIAL_BODY), &*body) {
         // Envoy sets this field if it is configured to send bodies
         (Some(b"false"), body) => BodySource::Buffered(body),
@@ -43,7 +42,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         // limits count the bytes of a body that came without its length, too
         request.fields.push_number("content-length", u64::try_from(body.len()).unwrap_or(u64::MAX));
     }
-    let reply = match admit_by_route(context, &request, sender, body).await {
+    let reply = match admit_by_route(context, &Head::of_question(&request, address, secure), body).await {
         Ok(()) => admitted(context),
         Err(denied) => CheckResponse {
             status: Some(Status { code: PERMISSION_DENIED }),

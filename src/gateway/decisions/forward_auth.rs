@@ -4,8 +4,8 @@
 use http::Method;
 
 use super::admit_by_route;
-use crate::gateway::admit::RequestSender;
 use crate::gateway::awaited_body::BodySource;
+use crate::gateway::facts::Head;
 use crate::gateway::forward;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
@@ -24,8 +24,8 @@ const STATUS: &str = "x-tollgate-status";
 pub(super) async fn decide(context: &mut RequestContext, subrequest: &RequestHead) -> Box<Response> {
     let decided = match original(subrequest) {
         Ok((request, secure)) => {
-            let sender = RequestSender { address: context.peer.address(), secure, tls_info: None };
-            admit_by_route(context, &request, sender, BodySource::Unavailable).await
+            let head = Head::of_question(&request, context.peer.address(), secure);
+            admit_by_route(context, &head, BodySource::Unavailable).await
         }
         Err(answer) => Err(context.answer_failure(&answer)),
     };

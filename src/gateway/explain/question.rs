@@ -176,7 +176,7 @@ impl Question {
             headers: &self.headers,
             peer: self.client,
             secure: self.secure,
-            certificate: None,
+            tls_info: None,
             streams_body: false,
         }
     }

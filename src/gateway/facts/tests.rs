@@ -19,7 +19,7 @@ fn target(raw: &str, headers: &Fields, secure: bool) -> Result<Target, Refused> 
         headers,
         peer: None,
         secure,
-        certificate: None,
+        tls_info: None,
         streams_body: false,
     })
 }
