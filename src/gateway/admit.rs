@@ -108,7 +108,7 @@ pub async fn admit_with_body(context: &mut RequestContext, request: &RequestHead
         let facts = Facts { body: Some(&fields), ..head.facts(rules, target, head.address(rules)) };
         let route = ruleset.matcher.route(id);
         let mut resolved = caller.resolved(ruleset, route);
-        resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
+        resolved.upstream_node = context.attempts.node_name();
         let charges = ruleset.charges_with_body(route, &facts, &resolved, &active.hashers, &body.head_charges)?;
         let cost_meter = CostMeter::new(ruleset, &charges, &facts);
         Ok(ResolvedCharges { charges, cost_meter, fields: Some(fields) })
@@ -172,8 +172,8 @@ fn resolve(
     context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
     context.plan = resolved.plan.map(|(plan, _)| plan);
     caller.check_access(ruleset, route, facts)?;
-    let balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
-    context.split_upstream = route.split.as_ref().and_then(|split| {
+    context.attempts.balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
+    context.attempts.split = route.split.as_ref().and_then(|split| {
         let by = split.by.as_ref().and_then(|part| KeyHasher::stable().part(part, facts, &resolved).ok());
         split.at(by.map_or_else(rand::random, LimitKey::fingerprint))
     });
@@ -182,8 +182,7 @@ fn resolve(
         context.upstream().filter(|_| context.serves == ListenerService::Proxy && ruleset.counts_by_node(route));
     let chosen = match counted {
         Some(upstream) => {
-            let hash = balance_hashes.iter().find(|(of, _)| *of == upstream).map(|(_, hash)| *hash);
-            let pool = &active.pools[upstream.0];
+            let (pool, hash) = (&active.pools[upstream.0], context.attempts.balance_hash(upstream));
             Some(attempts::choose(pool, (&[], hash), context.gateway.clock.now())?)
         }
         None => None,
@@ -200,9 +199,8 @@ fn resolve(
     let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
     let cost_meter = if awaited.is_none() { CostMeter::new(ruleset, &charges, facts) } else { None };
 
-    context.balance_hashes = balance_hashes;
     context.bypassed = caller.bypassed;
-    (context.chosen, context.awaited_body) = (chosen, awaited);
+    (context.attempts.chosen, context.awaited_body) = (chosen, awaited);
     Ok(ResolvedCharges { charges, cost_meter, fields })
 }
 
@@ -332,10 +330,10 @@ pub(super) async fn conclude(
         }
     };
     charging::charge_candidate(context, now).await;
-    context.diverted = context.verdict.divert_upstream(&active.ruleset);
-    if context.diverted.is_some() {
+    context.attempts.diverted = context.verdict.divert_upstream(&active.ruleset);
+    if context.attempts.diverted.is_some() {
         // the chosen node belongs to the route's own upstream
-        context.chosen = None;
+        context.attempts.chosen = None;
     }
     // a ban decides which limit denies, and for how long
     bans::record_denials(context, now);

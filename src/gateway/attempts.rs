@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::gateway::request_context::{Admission, RequestContext};
+use crate::gateway::request_context::{Admission, RequestContext, UpstreamAttempts};
 use crate::gateway::respond::Answer;
 use crate::gateway::upstream::{ChosenInstance, Instance, Pool, UpstreamLimiter};
 use crate::http::service::{ConnectError, Exchange, Failure};
@@ -17,20 +17,18 @@ fn pool(context: &RequestContext) -> Option<&Pool> {
 /// The next destination of the request: the node that was chosen when it was charged, or one that was not tried yet.
 pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, Answer> {
     let now = context.gateway.clock.now();
-    let was_tried = |chosen: &ChosenInstance| context.tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance));
-    let charged = context.chosen.take().filter(|chosen| !was_tried(chosen));
+    let UpstreamAttempts { chosen, tried, .. } = &mut context.attempts;
+    let charged = chosen.take().filter(|chosen| !tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance)));
     let pool = pool(context).ok_or(Answer::NoHealthyNode)?;
-    let hash = context.balance_hashes.iter().find(|(upstream, _)| Some(*upstream) == context.upstream());
-    let hash = hash.map(|(_, hash)| *hash);
+    let hash = context.upstream().and_then(|upstream| context.attempts.balance_hash(upstream));
     let chosen = match charged {
         Some(chosen) => chosen,
-        None => choose(pool, (&context.tried, hash), now)?,
+        None => choose(pool, (&context.attempts.tried, hash), now)?,
     };
     let server = pool.server_at(&chosen.instance.address, chosen.node);
     let keep_alive = pool.upstream.timeouts.keep_alive;
     let allows_upgrade = context.matched_route().is_some_and(|route| route.upgrades_to_websocket);
-    context.chosen = Some(chosen);
-    context.chosen_at = now;
+    (context.attempts.chosen, context.attempts.chosen_at) = (Some(chosen), now);
     Ok(Destination { server, allows_upgrade, keep_alive })
 }
 
@@ -52,8 +50,8 @@ pub(super) fn choose(
 /// for one; a request that gets none is not charged.
 pub(super) async fn acquire_upstream_permit(context: &mut RequestContext) -> Result<(), Answer> {
     let Some(limiter) = pool(context).and_then(|pool| pool.limiter.clone()) else { return Ok(()) };
-    context.upstream_permit = limiter.try_acquire();
-    match context.upstream_permit {
+    context.attempts.permit = limiter.try_acquire();
+    match context.attempts.permit {
         Some(_) => Ok(()),
         // rare, so the future is boxed
         None => Box::pin(wait_for_upstream_permit(context, &limiter)).await,
@@ -71,8 +69,8 @@ async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<Up
         // the charge is refunded if the request goes no further
         context.admission = Admission::Pending;
     }
-    context.upstream_permit = limiter.acquire(upstream.max_pending, patience).await;
-    if context.upstream_permit.is_none() {
+    context.attempts.permit = limiter.acquire(upstream.max_pending, patience).await;
+    if context.attempts.permit.is_none() {
         tracing::warn!(
             upstream = upstream.name,
             "the upstream has reached its `max_requests`: the request is answered with 503"
@@ -92,7 +90,7 @@ async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<Up
 
 /// Notes whether the chosen node answered the request well.
 fn record_result(context: &RequestContext, is_success: bool) {
-    let (Some(pool), Some(chosen)) = (pool(context), &context.chosen) else { return };
+    let (Some(pool), Some(chosen)) = (pool(context), &context.attempts.chosen) else { return };
     if pool.upstream.ejection.is_none() {
         return;
     }
@@ -117,16 +115,16 @@ pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError)
     };
     let now = context.gateway.clock.now();
     record_result(context, false);
-    let chosen = context.chosen.take();
+    let chosen = context.attempts.chosen.take();
     let Some((pool, chosen)) = pool(context).zip(chosen) else { return Err(answer) };
     let first = chosen.instance.eject(now);
     let retries = pool.upstream.retries;
-    let failed = u32::try_from(context.tried.len()).unwrap_or(u32::MAX);
+    let failed = u32::try_from(context.attempts.tried.len()).unwrap_or(u32::MAX);
     if first {
         let node = &pool.upstream.nodes[chosen.node].address;
         tracing::warn!(upstream = pool.upstream.name, node, %error, "cannot connect to upstream node");
     }
-    context.tried.push(Arc::clone(&chosen.instance));
+    context.attempts.tried.push(Arc::clone(&chosen.instance));
     match context.timing().due {
         Some(due) if due <= now => Err(Answer::UpstreamTimeout),
         _ if failed < retries.attempts => Ok(()),
@@ -138,9 +136,9 @@ pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError)
 pub(super) fn record_response(context: &mut RequestContext, status: u16) -> Nanos {
     record_result(context, status < 500);
     let now = context.gateway.clock.now();
-    context.upstream_answered = true;
+    context.attempts.is_answered = true;
     if let Some(upstream) = context.upstream() {
-        context.active.meters.observe_upstream(upstream, now.saturating_sub(context.chosen_at));
+        context.active.meters.observe_upstream(upstream, now.saturating_sub(context.attempts.chosen_at));
     }
     now
 }
@@ -149,7 +147,7 @@ pub(super) fn record_response(context: &mut RequestContext, status: u16) -> Nano
 /// its connection or has no room for another request on it, or a limit delays the body that the node waits for.
 pub(super) fn log_failure(context: &RequestContext, failure: &Failure) {
     let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
-    let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));
+    let node = context.attempts.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));
     let route = context.matched_route().map(|route| route.name.as_str());
     match failure {
         Failure::UpstreamTimeout
@@ -159,7 +157,7 @@ pub(super) fn log_failure(context: &RequestContext, failure: &Failure) {
         | Failure::Unreadable(_) => {
             tracing::warn!(route, upstream, node, error = %failure, "request to upstream failed");
             let is_delayed = context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.delayed_bytes > 0);
-            if !context.upstream_answered && !is_delayed && !matches!(failure, Failure::UpstreamRefused(_)) {
+            if !context.attempts.is_answered && !is_delayed && !matches!(failure, Failure::UpstreamRefused(_)) {
                 record_result(context, false);
             }
         }

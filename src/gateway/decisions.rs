@@ -48,7 +48,7 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
     };
     let result = match context.verdict.is_denied() {
         true => "denied",
-        false if context.answer_cause.is_some() => "refused",
+        false if context.own_answer.cause.is_some() => "refused",
         false => "admitted",
     };
     context.active.meters.decided(serves.as_str(), result);

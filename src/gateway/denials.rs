@@ -39,7 +39,7 @@ pub(super) fn record<'f>(
     caller: &Caller,
 ) {
     let resolved = LazyCell::new(|| Resolved {
-        upstream_node: context.chosen.as_ref().map(|chosen| chosen.instance.name()),
+        upstream_node: context.attempts.node_name(),
         ..caller.resolved(&context.active.ruleset, route)
     });
     let plan = |limit: &Limit| TermsOwner::of(limit, &resolved).plan;
@@ -62,7 +62,7 @@ pub(super) fn record_without_head(context: &RequestContext) {
     let resolved = Resolved {
         customer: context.customer.as_deref(),
         plan: ruleset.named_plan(context.plan),
-        upstream_node: context.chosen.as_ref().map(|chosen| chosen.instance.name()),
+        upstream_node: context.attempts.node_name(),
         ..Resolved::default()
     };
     let resolved = resolved.on(route);

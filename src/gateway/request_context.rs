@@ -89,32 +89,58 @@ pub struct RequestContext {
     pub awaited_body: Option<Box<AwaitedBody>>,
     /// The number of bytes of its body that may still arrive, if its route bounds them.
     pub body_left: Option<u64>,
-    /// The upstream that a limit diverts it to.
+    /// Its attempts at an upstream.
+    pub attempts: UpstreamAttempts,
+    /// The status that the client was sent.
+    pub status: Option<u16>,
+    /// The gateway's own response, if it gave one.
+    pub own_answer: OwnAnswer,
+    /// Whether it is counted as in flight on its route.
+    is_in_flight: bool,
+}
+
+/// The attempts of a request at its upstream.
+#[derive(Default)]
+pub struct UpstreamAttempts {
+    /// The upstream that a limit diverts the request to.
     pub diverted: Option<UpstreamId>,
-    /// The upstream that its route's split has chosen.
-    pub split_upstream: Option<UpstreamId>,
+    /// The upstream that the split of its route has chosen.
+    pub split: Option<UpstreamId>,
     /// The values that `consistent_hash` balances by, for each upstream that it may go to and that balances so.
     pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
     /// The node that it goes to.
     pub chosen: Option<ChosenInstance>,
-    /// Its place at the upstream, if the number of requests there is bounded.
-    pub upstream_permit: Option<UpstreamPermit>,
-    /// The instances whose connections failed.
-    pub tried: Vec<Arc<Instance>>,
     /// When the node was chosen.
     pub chosen_at: Nanos,
+    /// Its place at the upstream, if the number of requests there is bounded.
+    pub permit: Option<UpstreamPermit>,
+    /// The instances whose connections failed.
+    pub tried: Vec<Arc<Instance>>,
     /// Whether the upstream began to answer.
-    pub upstream_answered: bool,
-    /// The status that the client was sent.
+    pub is_answered: bool,
+}
+
+/// The gateway's own response to a request.
+#[derive(Default)]
+pub struct OwnAnswer {
+    /// Its cause; `None` as long as there is no such response.
+    pub cause: Option<&'static str>,
+    /// The status that it means, also where a gRPC client was sent 200.
     pub status: Option<u16>,
-    /// The cause of the gateway's own response, if it gave one.
-    pub answer_cause: Option<&'static str>,
-    /// The random number by which the retry time in this response is spread, if the configuration spreads such times.
+    /// The random number by which its retry time is spread, if the configuration spreads such times.
     pub retry_roll: u32,
-    /// The status that this response means, also where a gRPC client was sent 200.
-    pub own_status: Option<u16>,
-    /// Whether it is counted as in flight on its route.
-    is_in_flight: bool,
+}
+
+impl UpstreamAttempts {
+    /// The value that `consistent_hash` balances by at `upstream`, if that balances so.
+    pub fn balance_hash(&self, upstream: UpstreamId) -> Option<LimitKey> {
+        self.balance_hashes.iter().find(|(of, _)| *of == upstream).map(|(_, hash)| *hash)
+    }
+
+    /// The node that the request goes to, as configured.
+    pub fn node_name(&self) -> Option<&str> {
+        self.chosen.as_ref().map(|chosen| chosen.instance.name())
+    }
 }
 
 /// The state of a request's charges.
@@ -169,18 +195,9 @@ impl RequestContext {
             cost_meter: None,
             awaited_body: None,
             body_left: None,
-            diverted: None,
-            split_upstream: None,
-            balance_hashes: Vec::new(),
-            chosen: None,
-            upstream_permit: None,
-            tried: Vec::new(),
-            chosen_at: Nanos::ZERO,
-            upstream_answered: false,
+            attempts: UpstreamAttempts::default(),
             status: None,
-            answer_cause: None,
-            retry_roll: 0,
-            own_status: None,
+            own_answer: OwnAnswer::default(),
             is_in_flight: false,
         }
     }
@@ -192,13 +209,13 @@ impl RequestContext {
 
     /// The upstream that the request goes to.
     pub fn upstream(&self) -> Option<UpstreamId> {
-        self.diverted.or(self.split_upstream).or_else(|| self.matched_route()?.upstream)
+        self.attempts.diverted.or(self.attempts.split).or_else(|| self.matched_route()?.upstream)
     }
 
     /// Whether tollgate answered with an error before it chose a node.
     fn is_refused(&self) -> bool {
-        let is_error = self.own_status.is_some_and(|status| status >= 400);
-        self.answer_cause.is_some() && is_error && self.chosen_at == Nanos::ZERO
+        let is_error = self.own_answer.status.is_some_and(|status| status >= 400);
+        self.own_answer.cause.is_some() && is_error && self.attempts.chosen_at == Nanos::ZERO
     }
 
     /// Sets the route that the request takes, or none, and counts the request as in flight there.
@@ -275,7 +292,7 @@ impl RequestContext {
         };
         let end = Completion {
             latency: now.saturating_sub(at),
-            measured: self.status.is_some_and(|status| status < 500) && self.upstream_answered,
+            measured: self.status.is_some_and(|status| status < 500) && self.attempts.is_answered,
         };
         let holds = |charge: &&Charge| active.ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
         let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
@@ -290,7 +307,7 @@ impl RequestContext {
         let charged = (&*self.charges, &self.verdict, self.charged_at);
         let unreadable = |limit| active.meters.cost_invalid(limit);
         let Corrections { debits, refunds } =
-            cost_meter.corrections(&active.ruleset, charged, self.own_status, unreadable);
+            cost_meter.corrections(&active.ruleset, charged, self.own_answer.status, unreadable);
         let store = &self.gateway.store;
         if !debits.is_empty() {
             store.debit(&active.binding, &debits, now);
@@ -315,7 +332,8 @@ impl RequestContext {
     /// The cost of the request under the limit at `position` of its charges; `None` if that limit has denied it after all.
     fn cost(&self, position: usize, charge: &Charge, standing: &Standing) -> Option<Cost> {
         let meter = self.cost_meter.as_ref();
-        let later = meter.and_then(|meter| meter.cost(&self.active.ruleset, (position, charge), self.own_status));
+        let later =
+            meter.and_then(|meter| meter.cost(&self.active.ruleset, (position, charge), self.own_answer.status));
         // limits that watch, mark or divert let the request pass, whether it was over them or not
         let has_passed = standing.decision.is_admitted() || !standing.enforces;
         later.or_else(|| has_passed.then(|| charge.taken_cost()))
@@ -323,7 +341,7 @@ impl RequestContext {
 
     /// Reports the request, which ended at `now`, in the access log and in its span.
     fn report(&self, status: u16, now: Nanos) {
-        let is_logged = is_logged(self.active.ruleset.access_log, status >= 400 || self.answer_cause.is_some());
+        let is_logged = is_logged(self.active.ruleset.access_log, status >= 400 || self.own_answer.cause.is_some());
         let spanned = self.trace.as_deref().filter(|trace| trace.span.is_some());
         if !is_logged && spanned.is_none() {
             return;

@@ -43,14 +43,14 @@ const PROBLEM_BYTES: usize = 384;
 /// they are known.
 pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -> Box<Response> {
     if context.active.ruleset.dialects.retry_after_jitter.is_some() {
-        context.retry_roll = rand::random();
+        context.own_answer.retry_roll = rand::random();
     }
     let response = Box::new(response(answer, Some(context), request));
-    context.answer_cause.get_or_insert(answer.cause());
+    context.own_answer.cause.get_or_insert(answer.cause());
     context.status.get_or_insert(response.status);
     // a gRPC client is sent 200, and the meaning in a field of its own
     let meant = if context.grpc_type.is_some() { answer.status() } else { response.status };
-    context.own_status.get_or_insert(meant);
+    context.own_answer.status.get_or_insert(meant);
     response
 }
 
@@ -199,7 +199,7 @@ fn spread_retry_after(context: &RequestContext) -> Option<Nanos> {
     let Decision::Deny(denial) = context.verdict.outcome else { return None };
     let time = retry_after(denial)?;
     let jitter = context.active.ruleset.dialects.retry_after_jitter;
-    Some(jitter.map_or(time, |jitter| jitter.spread(time, context.retry_roll)))
+    Some(jitter.map_or(time, |jitter| jitter.spread(time, context.own_answer.retry_roll)))
 }
 
 /// An `application/problem+json` body (RFC 9457).

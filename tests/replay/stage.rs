@@ -125,14 +125,14 @@ impl Stage {
         let denied = context.verdict.is_denied();
         match admitted {
             Err(answer) => {
-                context.answer_cause = Some(answer.cause());
-                context.own_status = Some(answer.status());
+                context.own_answer.cause = Some(answer.cause());
+                context.own_answer.status = Some(answer.status());
                 context.status = Some(answer.status());
             }
             Ok(()) => {
                 let Decision::Admit { wait } = context.verdict.outcome else { panic!("admitted and denied") };
                 context.status = Some(asked.status);
-                context.upstream_answered = true;
+                context.attempts.is_answered = true;
                 let live = Arc::clone(&context.active);
                 if let Some(tally) = &mut context.cost_meter {
                     let head = ResponseHead { status: asked.status, ..ResponseHead::default() };

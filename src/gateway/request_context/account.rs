@@ -89,8 +89,8 @@ impl<'r> RequestRecord<'r> {
             limit = self.limit,
             shadow_denied = self.shadow_denied(),
             wait_seconds = self.wait.as_secs_f64(),
-            upstream = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address)),
-            answered = context.answer_cause,
+            upstream = context.attempts.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address)),
+            answered = context.own_answer.cause,
             trace_id = context.trace.as_ref().map(|trace| format!("{:032x}", trace.id)),
         );
     }
@@ -103,7 +103,7 @@ impl<'r> RequestRecord<'r> {
         let method = method.and_then(|position| METHODS.get(position)).map(Method::as_str);
         let pattern = route.map(|route| route.path_pattern.as_str()).filter(|pattern| !pattern.is_empty());
         let ruleset = &context.active.ruleset;
-        let upstream = context.chosen.as_ref().and_then(|_| ruleset.upstreams.get(context.upstream()?.0));
+        let upstream = context.attempts.chosen.as_ref().and_then(|_| ruleset.upstreams.get(context.upstream()?.0));
         let has_failed = self.status >= 500;
         let mut attributes = Vec::with_capacity(24);
         let mut text = |name: &'static str, value: Option<Cow<'static, str>>| {
@@ -128,9 +128,9 @@ impl<'r> RequestRecord<'r> {
         text("tollgate.shadow_denied", self.shadow_denied().map(Cow::Owned));
         text("tollgate.decision_source", context.decision_source.map(|source| source.as_str().into()));
         text("tollgate.upstream", upstream.and_then(|upstream| owned(&upstream.name)));
-        let node = context.chosen.as_ref().map(|chosen| chosen.instance.address.to_string());
+        let node = context.attempts.chosen.as_ref().map(|chosen| chosen.instance.address.to_string());
         text("tollgate.upstream_node", node.map(Cow::Owned));
-        text("tollgate.answered", context.answer_cause.map(Cow::Borrowed));
+        text("tollgate.answered", context.own_answer.cause.map(Cow::Borrowed));
         attributes.push(("http.response.status_code", Value::Whole(self.status.into())));
         if self.wait > Nanos::ZERO {
             attributes.push(("tollgate.wait_seconds", Value::Number(self.wait.as_secs_f64())));
@@ -152,7 +152,7 @@ fn outcome(context: &RequestContext) -> (&'static str, Option<usize>, Nanos) {
     let (outcome, position, wait) = context.verdict.summary(&context.active.ruleset, context.bypassed);
     let is_unknown = |charge: &Charge| charge.taken_from == ChargeSource::FailedOpen;
     match outcome {
-        _ if context.answer_cause == Some(STORE_AWAY) => ("error_denied", None, wait),
+        _ if context.own_answer.cause == Some(STORE_AWAY) => ("error_denied", None, wait),
         "unlimited" if context.is_refused() => ("refused", position, wait),
         "unlimited" | "admitted" | "delayed" => match context.charges.iter().position(is_unknown) {
             Some(unknown) => ("error_admitted", Some(unknown), wait),
