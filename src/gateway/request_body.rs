@@ -18,11 +18,18 @@ use crate::units::Nanos;
 /// for each of its parts.
 const MAX_ADVANCE_BYTES: u64 = 1 << 20;
 
-/// The charges that are due for a part of a body, each with the position of its entry in the cost meter.
-#[derive(Default)]
-struct DueCharges {
-    measurement_indices: SmallVec<[usize; 2]>,
+/// The charges for a part of a body, each with the position of its entry in the cost meter.
+#[derive(Clone, Default)]
+struct PartCharges {
+    indices: SmallVec<[usize; 2]>,
     charges: SmallVec<[Charge; 2]>,
+}
+
+/// The charges for a part of a body, which were made at this time or denied.
+struct ChargedPart {
+    part: PartCharges,
+    charged: AllCharged,
+    at: Nanos,
 }
 
 /// Charges a part of the request's body, of so many bytes. Returns how long the part has to wait for its turn where a limit
@@ -46,8 +53,8 @@ pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> R
 }
 
 /// The charges that a body of `total` bytes has not been charged yet.
-fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> DueCharges {
-    let mut due = DueCharges::default();
+fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> PartCharges {
+    let mut due = PartCharges::default();
     for (position, measurement) in cost_meter.measurements.iter().enumerate() {
         let Some(body) = measurement.body.as_ref().filter(|body| !body.is_over) else { continue };
         let missing = started_blocks(total, body.bytes_per_token).saturating_sub(body.charged);
@@ -57,7 +64,7 @@ fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> DueCharg
             continue;
         };
         if missing > 0 && standing.decision.is_admitted() {
-            due.measurement_indices.push(position);
+            due.indices.push(position);
             due.charges.push(Charge {
                 cost: missing,
                 taken_from: ChargeSource::default(),
@@ -70,7 +77,7 @@ fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> DueCharg
 }
 
 /// The due charges with up to as much again as was charged before, in advance for later parts; `None` if this saves nothing.
-fn with_advance(context: &RequestContext, due: &DueCharges) -> Option<SmallVec<[Charge; 2]>> {
+fn with_advance(context: &RequestContext, due: &PartCharges) -> Option<PartCharges> {
     let active = &context.active;
     if due.charges.iter().all(|charge| context.gateway.store.is_decided_locally(&active.binding, charge)) {
         return None;
@@ -83,141 +90,135 @@ fn with_advance(context: &RequestContext, due: &DueCharges) -> Option<SmallVec<[
         let most = MAX_ADVANCE_BYTES.checked_div(body.bytes_per_token)?.min(left.saturating_sub(charge.cost) / 2);
         Some(body.charged.min(most))
     };
-    let mut charges = due.charges.clone();
-    let mut is_more = false;
-    for (index, charge) in due.measurement_indices.iter().zip(&mut charges) {
+    let (mut part, mut is_more) = (due.clone(), false);
+    for (index, charge) in part.indices.iter().zip(&mut part.charges) {
         let advance = advance((index, charge)).unwrap_or_default();
         charge.cost = charge.cost.saturating_add(advance);
         // if this is denied, the gateway asks for the due charges alone
         charge.enforcement.counts_denied &= !charge.enforcement.enforces;
         is_more |= advance > 0;
     }
-    is_more.then_some(charges)
+    is_more.then_some(part)
 }
 
 /// Makes the due charges, with some in advance where that fits. Returns how long the part has to wait.
-async fn charge(context: &mut RequestContext, due: DueCharges) -> Result<Nanos, Answer> {
-    if let Some(mut charges) = with_advance(context, &due) {
-        let (charged, at) = charge_batch(context, &mut charges).await?;
-        if !denies(&charges, &charged) {
-            return apply_charges(context, &due.measurement_indices, &charges, &charged, at);
+async fn charge(context: &mut RequestContext, due: PartCharges) -> Result<Nanos, Answer> {
+    if let Some(part) = with_advance(context, &due) {
+        let charged = charge_batch(context, part).await?;
+        if !charged.is_denied() {
+            return charged.apply(context);
         }
     }
-    let DueCharges { measurement_indices, mut charges } = due;
-    let (charged, at) = charge_batch(context, &mut charges).await?;
-    let applied = apply_charges(context, &measurement_indices, &charges, &charged, at);
+    let charged = charge_batch(context, due).await?;
+    let applied = charged.apply(context);
     if applied == Err(Answer::Limited) {
-        conclude_denial(context, &measurement_indices, &charges, at).await;
+        charged.conclude_denial(context).await;
     }
     applied
 }
 
-/// Finds the wait of a request whose body a limit has ended with the due `charges`, and records the denial. The client has
-/// to send the body again from its beginning, so it waits for the tokens of all parts so far.
-async fn conclude_denial(context: &mut RequestContext, measurement_indices: &[usize], charges: &[Charge], at: Nanos) {
-    if let Some((position, question)) = question_for_whole(context, measurement_indices, charges) {
-        let (active, gateway) = (&context.active, &context.gateway);
-        let receipt = gateway.store.charge(&active.binding, &mut [question], at).await;
-        if let Some(Charged { decision: Decision::Deny(denial), .. }) = receipt.charged.first() {
-            context.verdict.deny(position, *denial);
-        }
-    }
-    bans::record_denials(context, at);
-    denials::record_without_head(context);
-}
-
-/// The position of the charge whose limit has ended a body with the due `charges`, and a question for the cost of the body
-/// so far together with them.
-fn question_for_whole(
-    context: &RequestContext,
-    measurement_indices: &[usize],
-    charges: &[Charge],
-) -> Option<(usize, Charge)> {
-    let (position, cost_meter) = (context.verdict.tightest?, context.cost_meter.as_ref()?);
-    measurement_indices.iter().zip(charges).find_map(|(index, due)| {
-        let measurement = cost_meter.measurements.get(*index).filter(|measurement| measurement.position == position)?;
-        let cost = measurement.body.as_ref()?.charged.saturating_add(due.cost);
-        Some((position, Charge { cost, enforcement: Enforcement::DRY_RUN, ..due.clone() }))
-    })
-}
-
-fn denies(charges: &[Charge], charged: &AllCharged) -> bool {
-    charges.iter().zip(charged).any(|(charge, charged)| charge.enforcement.enforces && !charged.decision.is_admitted())
-}
-
-/// Makes all of `charges` or none.
-async fn charge_batch(context: &RequestContext, charges: &mut [Charge]) -> Result<(AllCharged, Nanos), Answer> {
+/// Makes all charges of `part` or none.
+async fn charge_batch(context: &RequestContext, mut part: PartCharges) -> Result<ChargedPart, Answer> {
     let (active, gateway) = (&context.active, &context.gateway);
-    let now = gateway.clock.now();
-    let receipt = gateway.store.charge(&active.binding, charges, now).await;
-    active.meters.observe_decision(receipt.source, gateway.clock.now().saturating_sub(now));
-    match (receipt.failed_closed.and_then(|position| charges.get(position)), context.route) {
+    let at = gateway.clock.now();
+    let receipt = gateway.store.charge(&active.binding, &mut part.charges, at).await;
+    active.meters.observe_decision(receipt.source, gateway.clock.now().saturating_sub(at));
+    match (receipt.failed_closed.and_then(|position| part.charges.get(position)), context.route) {
         (Some(refused), Some(route)) => {
             active.meters.observe_refusal(&active.ruleset, route, context.plan, LimitId(refused.limit));
             Err(Answer::StoreUnavailable)
         }
-        _ => Ok((receipt.charged, now)),
+        _ => Ok(ChargedPart { part, charged: receipt.charged, at }),
     }
 }
 
-/// Notes the results of `charges`, which were made `at` that time. Returns how long the part has to wait; `Err` where a
-/// limit ends the request.
-fn apply_charges(
-    context: &mut RequestContext,
-    measurement_indices: &[usize],
-    charges: &[Charge],
-    charged: &AllCharged,
-    at: Nanos,
-) -> Result<Nanos, Answer> {
-    if let Some(cost_meter) = &mut context.cost_meter {
-        cost_meter.body_charged_at = at;
+impl ChargedPart {
+    /// The charges, each with the position of its entry in the cost meter and the decision on it.
+    fn iter(&self) -> impl Iterator<Item = (usize, &Charge, &Charged)> {
+        let charges = self.part.charges.iter().zip(&self.charged);
+        self.part.indices.iter().zip(charges).map(|(index, (charge, charged))| (*index, charge, charged))
     }
-    count_denials(context, measurement_indices, charges, charged)?;
-    let mut longest = Nanos::ZERO;
-    let Some(cost_meter) = &mut context.cost_meter else { return Ok(longest) };
-    for (index, (charge, charged)) in measurement_indices.iter().zip(charges.iter().zip(charged)) {
-        let Some(measurement) = cost_meter.measurements.get_mut(*index) else { continue };
-        let Some(body) = &mut measurement.body else { continue };
-        let Decision::Admit { wait } = charged.decision else {
-            body.is_over = true;
-            continue;
+
+    /// The charges that were denied.
+    fn denied(&self) -> impl Iterator<Item = (usize, &Charge, &Charged)> {
+        self.iter().filter(|(_, _, charged)| !charged.decision.is_admitted())
+    }
+
+    /// Whether a limit ends the request.
+    fn is_denied(&self) -> bool {
+        self.denied().any(|(_, charge, _)| charge.enforcement.enforces)
+    }
+
+    /// Notes the results of the charges. Returns how long the part has to wait; `Err` where a limit ends the request.
+    fn apply(&self, context: &mut RequestContext) -> Result<Nanos, Answer> {
+        if let Some(cost_meter) = &mut context.cost_meter {
+            cost_meter.body_charged_at = self.at;
+        }
+        self.count_denials(context)?;
+        let mut longest = Nanos::ZERO;
+        let Some(cost_meter) = &mut context.cost_meter else { return Ok(longest) };
+        for (index, charge, charged) in self.iter() {
+            let Some(measurement) = cost_meter.measurements.get_mut(index) else { continue };
+            let Some(body) = &mut measurement.body else { continue };
+            let Decision::Admit { wait } = charged.decision else {
+                body.is_over = true;
+                continue;
+            };
+            if charge.enforcement.enforces {
+                longest = longest.max(wait);
+            }
+            body.charged = body.charged.saturating_add(charge.cost);
+            body.last = Some((charge.clone(), self.at.saturating_add(charged.headroom.until_full)));
+            if let Some(standing) = context.verdict.standings.get_mut(measurement.position) {
+                standing.headroom = charged.headroom;
+            }
+            context.active.meters.charged(context.plan, charge);
+        }
+        Ok(longest)
+    }
+
+    /// Counts the limits that deny the part. `Err` where one of them ends the request.
+    fn count_denials(&self, context: &mut RequestContext) -> Result<(), Answer> {
+        let active = &context.active;
+        let (charges, charged): (Vec<Charge>, AllCharged) =
+            self.denied().map(|(_, charge, charged)| (charge.clone(), *charged)).unzip();
+        let (Some(route), Some(cost_meter), false) = (context.route, &context.cost_meter, charges.is_empty()) else {
+            return Ok(());
         };
-        if charge.enforcement.enforces {
-            longest = longest.max(wait);
+        let verdict = Verdict::new(&active.ruleset, &charges, &charged);
+        active.meters.observe_verdict(&active.ruleset, route, context.plan, &charges, &verdict);
+        let (Decision::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
+        if let Some((index, _, charged)) = self.denied().nth(tightest)
+            && let Some(measurement) = cost_meter.measurements.get(index)
+        {
+            context.verdict.replace(measurement.position, *charged);
+            context.verdict.deny(measurement.position, denial);
         }
-        body.charged = body.charged.saturating_add(charge.cost);
-        body.last = Some((charge.clone(), at.saturating_add(charged.headroom.until_full)));
-        if let Some(standing) = context.verdict.standings.get_mut(measurement.position) {
-            standing.headroom = charged.headroom;
-        }
-        context.active.meters.charged(context.plan, charge);
+        Err(Answer::Limited)
     }
-    Ok(longest)
-}
 
-/// Counts the limits that deny a part. `Err` where one of them ends the request.
-fn count_denials(
-    context: &mut RequestContext,
-    measurement_indices: &[usize],
-    charges: &[Charge],
-    charged: &AllCharged,
-) -> Result<(), Answer> {
-    let active = &context.active;
-    let denied = |(_, (_, charged)): &(&usize, (&Charge, &Charged))| !charged.decision.is_admitted();
-    let denials = measurement_indices.iter().zip(charges.iter().zip(charged)).filter(denied);
-    let (measurement_indices, (charges, charged)): (SmallVec<[usize; 2]>, (Vec<Charge>, AllCharged)) =
-        denials.map(|(index, (charge, charged))| (*index, (charge.clone(), *charged))).unzip();
-    let (Some(route), Some(cost_meter), false) = (context.route, &context.cost_meter, charges.is_empty()) else {
-        return Ok(());
-    };
-    let verdict = Verdict::new(&active.ruleset, &charges, &charged);
-    active.meters.observe_verdict(&active.ruleset, route, context.plan, &charges, &verdict);
-    let (Decision::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
-    if let Some((index, charged)) = measurement_indices.get(tightest).zip(charged.get(tightest))
-        && let Some(measurement) = cost_meter.measurements.get(*index)
-    {
-        context.verdict.replace(measurement.position, *charged);
-        context.verdict.deny(measurement.position, denial);
+    /// Finds the wait of a request whose body a limit has ended with this part, and records the denial. The client has to
+    /// send the body again from its beginning, so it waits for the tokens of all parts so far.
+    async fn conclude_denial(&self, context: &mut RequestContext) {
+        if let Some((position, question)) = self.question_for_whole(context) {
+            let (active, gateway) = (&context.active, &context.gateway);
+            let receipt = gateway.store.charge(&active.binding, &mut [question], self.at).await;
+            if let Some(Charged { decision: Decision::Deny(denial), .. }) = receipt.charged.first() {
+                context.verdict.deny(position, *denial);
+            }
+        }
+        bans::record_denials(context, self.at);
+        denials::record_without_head(context);
     }
-    Err(Answer::Limited)
+
+    /// The position of the charge whose limit has ended the body with this part, and a question for the cost of the body so
+    /// far together with it.
+    fn question_for_whole(&self, context: &RequestContext) -> Option<(usize, Charge)> {
+        let (position, cost_meter) = (context.verdict.tightest?, context.cost_meter.as_ref()?);
+        self.iter().find_map(|(index, due, _)| {
+            let measurement = cost_meter.measurements.get(index).filter(|of| of.position == position)?;
+            let cost = measurement.body.as_ref()?.charged.saturating_add(due.cost);
+            Some((position, Charge { cost, enforcement: Enforcement::DRY_RUN, ..due.clone() }))
+        })
+    }
 }
