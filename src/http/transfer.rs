@@ -222,7 +222,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     self.upload = Upload::Sending(length);
                 }
                 Event::Head(framing) => {
-                    if let Some(end) = self.respond(exchange, framing, upgrade, timer.wall(), &is_leaving) {
+                    if let Err(end) = self.respond(exchange, framing, upgrade, timer.wall(), &is_leaving) {
                         return end;
                     }
                 }

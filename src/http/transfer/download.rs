@@ -1,6 +1,5 @@
 //! The receiving side of a transfer: the response, from the upstream to the client.
 
-use std::io;
 use std::task::{Context, Poll};
 
 use super::{Download, Event, SWITCHING_PROTOCOLS, Transfer, TransferEnd, UPGRADE_REQUIRED, Upload};
@@ -14,7 +13,7 @@ use crate::http::timer::Timer;
 use crate::units::Nanos;
 
 impl Transfer<'_, '_> {
-    /// Passes the head of a response to the client.
+    /// Passes the head of a response to the client. `Err` is the end of the transfer.
     pub(super) fn respond(
         &mut self,
         exchange: &mut impl Exchange,
@@ -22,24 +21,18 @@ impl Transfer<'_, '_> {
         upgrade: Option<&[u8]>,
         wall: Nanos,
         is_leaving: &impl Fn() -> bool,
-    ) -> Option<TransferEnd> {
+    ) -> Result<(), TransferEnd> {
         let status = self.head.status;
         if status == SWITCHING_PROTOCOLS {
             let protocol = self.head.fields.get("upgrade");
             if upgrade.zip(protocol).is_none_or(|(requested, protocol)| !protocol.eq_ignore_ascii_case(requested)) {
-                return Some(TransferEnd::Failed(
-                    Unreadable("it switches to a protocol that the client did not request").into(),
-                ));
+                let unreadable = Unreadable("it switches to a protocol that the client did not request");
+                return Err(TransferEnd::Failed(unreadable.into()));
             }
-            let mut fields = match exchange.response_head(&self.head) {
-                Ok(fields) => fields,
-                Err(response) => return Some(TransferEnd::Answer(response)),
-            };
+            let mut fields = exchange.response_head(&self.head).map_err(TransferEnd::Answer)?;
             self.head.pass_upgrade(&mut fields);
-            return Some(match self.begin_response(&fields, Framing::Empty, wall) {
-                Ok(()) => TransferEnd::Tunnel,
-                Err(_) => TransferEnd::Failed(Failure::ClientGone),
-            });
+            self.begin_response(&fields, Framing::Empty, wall)?;
+            return Err(TransferEnd::Tunnel);
         }
         if status < 200 {
             if status == 100 && self.pace.is_none() && self.upload == Upload::Reading {
@@ -48,16 +41,11 @@ impl Transfer<'_, '_> {
             if self.client.accepts_interim() {
                 let mut fields = Fields::default();
                 self.head.fields.end_to_end().for_each(|field| fields.push_field(field));
-                if self.begin_response(&fields, Framing::Empty, wall).is_err() {
-                    return Some(TransferEnd::Failed(Failure::ClientGone));
-                }
+                self.begin_response(&fields, Framing::Empty, wall)?;
             }
-            return None;
+            return Ok(());
         }
-        let mut fields = match exchange.response_head(&self.head) {
-            Ok(fields) => fields,
-            Err(response) => return Some(TransferEnd::Answer(response)),
-        };
+        let mut fields = exchange.response_head(&self.head).map_err(TransferEnd::Answer)?;
         // not over HTTP/2, which has no upgrades (RFC 9113, section 8.2.2)
         if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
             self.head.pass_upgrade(&mut fields);
@@ -69,9 +57,7 @@ impl Transfer<'_, '_> {
         }
         // over HTTP/2 an upstream may send content where no response has any
         let framing = if self.client.has_response_body(status) { framing } else { Framing::Empty };
-        if self.begin_response(&fields, framing, wall).is_err() {
-            return Some(TransferEnd::Failed(Failure::ClientGone));
-        }
+        self.begin_response(&fields, framing, wall)?;
         self.download = match framing {
             Framing::Empty => {
                 exchange.response_body(&[], true);
@@ -79,16 +65,17 @@ impl Transfer<'_, '_> {
             }
             _ => Download::Body { has_seen_last: false },
         };
-        None
+        Ok(())
     }
 
-    fn begin_response(&mut self, fields: &Fields, framing: Framing, wall: Nanos) -> io::Result<()> {
+    fn begin_response(&mut self, fields: &Fields, framing: Framing, wall: Nanos) -> Result<(), TransferEnd> {
         let reason = &self.head.reason;
         let status = self.head.status;
         // a response to GET would have had this length; 204 and interim responses have none (RFC 9110, section 8.6)
         let declares = status == 304 || (self.request.method == "HEAD" && status > 199 && status != 204);
         let declared = if declares { self.head.fields.get("content-length") } else { None };
-        self.client.begin_response(&ClientHead { status, reason, fields, framing, declared, wall })
+        let begun = self.client.begin_response(&ClientHead { status, reason, fields, framing, declared, wall });
+        begun.map_err(|_| TransferEnd::Failed(Failure::ClientGone))
     }
 
     /// Makes steps towards the client until there is an event or nothing more is possible.
