@@ -64,6 +64,11 @@ impl Charge {
         (self.limit, self.key) == (other.limit, other.key)
     }
 
+    /// Whether two charges are of the same key of the same limit, under the same parameters.
+    pub fn is_same_bucket(&self, other: &Self) -> bool {
+        self.is_same_key(other) && self.rule == other.rule
+    }
+
     /// How many tokens an admitted request takes on its arrival.
     pub const fn taken_cost(&self) -> Cost {
         if self.enforcement.consumes { self.cost } else { 0 }

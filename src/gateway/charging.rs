@@ -140,14 +140,14 @@ impl PriorCharges {
 
     /// The result of `charge`, if it was made early; `charge` then also holds where it was made.
     fn find(&self, charge: &mut Charge) -> Option<Charged> {
-        let (made, charged) = self.taken.iter().find(|(made, _)| is_same(made, charge))?;
+        let (made, charged) = self.taken.iter().find(|(made, _)| made.is_same_bucket(charge))?;
         *charge = made.clone();
         Some(*charged)
     }
 
     /// Refunds the charges that are not among `charges`.
     fn refund_except(&mut self, charges: &[Charge]) {
-        let is_one = |(made, _): &(Charge, Charged)| charges.iter().any(|charge| is_same(made, charge));
+        let is_one = |(made, _): &(Charge, Charged)| charges.iter().any(|charge| made.is_same_bucket(charge));
         let (kept, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.taken).into_iter().partition(is_one);
         self.taken = kept;
         self.refund(others, |_| true);
@@ -169,9 +169,4 @@ impl Drop for PriorCharges {
         let taken = std::mem::take(&mut self.taken);
         self.refund(taken, |charge| !charge.enforcement.counts_denied);
     }
-}
-
-/// Whether two charges of a request are the same, wherever they were made.
-fn is_same(one: &Charge, other: &Charge) -> bool {
-    (one.limit, one.key) == (other.limit, other.key) && one.rule == other.rule
 }

@@ -192,10 +192,7 @@ impl Ruleset {
                 if limit.key.counts_by_node() || limit.key.counts_by_body() || !limit.is_visible() {
                     continue;
                 }
-                match buckets
-                    .iter_mut()
-                    .find(|known| (known.charge.limit, known.charge.key) == (charge.limit, charge.key))
-                {
+                match buckets.iter_mut().find(|known| known.charge.is_same_key(&charge)) {
                     Some(known) => known.routes.push(&route.name),
                     None => buckets.push(Bucket {
                         charge: Charge { cost: 0, enforcement: Enforcement::DRY_RUN, ..charge },

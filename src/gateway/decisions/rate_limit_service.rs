@@ -166,10 +166,7 @@ impl Batch {
 
     /// Adds a charge, to one of the same bucket if there is one. Returns its position.
     fn join(&mut self, charge: Charge) -> usize {
-        let is_same = |other: &Charge| {
-            (other.limit, other.key, other.enforcement) == (charge.limit, charge.key, charge.enforcement)
-                && other.rule == charge.rule
-        };
+        let is_same = |other: &Charge| other.is_same_bucket(&charge) && other.enforcement == charge.enforcement;
         if let Some(position) = self.charges.iter().position(is_same) {
             if let Some(other) = self.charges.get_mut(position).filter(|_| charge.enforcement.consumes) {
                 other.cost = other.cost.saturating_add(charge.cost);
