@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::held::Holders;
+use super::rules::RuleNumbers;
 use super::table::{DetachedCell, KEY_BYTES, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard};
 use crate::algorithm::{AlgorithmName, Completion, Parameters, Rule, State};
@@ -199,16 +200,16 @@ impl CarriedRules {
 struct StateBatchBuilder<'s> {
     store: &'s LocalStore,
     table: Arc<LimitTable>,
-    /// The numbers of the parameters, by their positions in the message.
-    rules: Vec<u32>,
+    /// The parameters of the message.
+    rules: RuleNumbers,
     count: u64,
     cells: Vec<u8>,
     held: Vec<HeldSlot>,
 }
 
 impl<'s> StateBatchBuilder<'s> {
-    const fn of(store: &'s LocalStore, table: Arc<LimitTable>) -> Self {
-        Self { store, table, rules: Vec::new(), count: 0, cells: Vec::new(), held: Vec::new() }
+    fn of(store: &'s LocalStore, table: Arc<LimitTable>) -> Self {
+        Self { store, table, rules: RuleNumbers::default(), count: 0, cells: Vec::new(), held: Vec::new() }
     }
 
     const fn bytes(&self) -> usize {
@@ -222,20 +223,15 @@ impl<'s> StateBatchBuilder<'s> {
     /// Adds a state, unless it is too large to be sent: then it is lost, and counted.
     fn add(&mut self, DetachedCell { key, rule, state }: DetachedCell, holders: Holders) {
         let state = self.table.with_wall_times(rule, state);
-        let position = self.rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
-            self.rules.push(rule);
-            self.rules.len().saturating_sub(1)
-        });
-        let before = self.cells.len();
-        let rule = u32::try_from(position).unwrap_or(u32::MAX);
-        let written = write_cell(key, rule, &state, &mut self.cells);
+        let (position, before) = (self.rules.position(rule), self.cells.len());
+        let written = write_cell(key, position, &state, &mut self.cells);
         if written.is_err() || self.cells.len().saturating_sub(before) > LONGEST {
             self.cells.truncate(before);
             self.store.too_large.fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.count = self.count.saturating_add(1);
-        let held = holders.into_iter().map(|(slot, share)| HeldSlot { slot, key, cost: share.cost, rule });
+        let held = holders.into_iter().map(|(slot, share)| HeldSlot { slot, key, cost: share.cost, rule: position });
         self.held.extend(held.take(MOST_HELD));
     }
 
@@ -247,7 +243,7 @@ impl<'s> StateBatchBuilder<'s> {
         let limit = table.identity();
         let known = table.rules.read();
         // every number in a cell has its parameters here, since no charge is possible without them
-        let rules = rules.iter().filter_map(|number| known.get(*number)).map(Parameters::of).collect();
+        let rules = rules.from(0).filter_map(|number| known.get(number)).map(Parameters::of).collect();
         drop(known);
         Some(StateBatch { limit, rules, count, cells, held })
     }
@@ -264,7 +260,7 @@ impl LimitTable {
     }
 
     /// A state that was written under the parameters with this number, converted to wall clock times.
-    fn with_wall_times(&self, number: u32, state: State) -> State {
+    pub(super) fn with_wall_times(&self, number: u32, state: State) -> State {
         // recursive, since the caller may already read the rules while it takes states out
         let rules = self.rules.read_recursive();
         let Some(rule) = rules.get(number) else { return state };

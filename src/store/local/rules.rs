@@ -9,8 +9,8 @@ use crate::algorithm::Rule;
 #[derive(Debug, Default)]
 pub(super) struct Rules(IndexSet<Rule, DefaultHashBuilder>);
 
-/// The numbers of the sets that a snapshot has, by the positions that it has them at: only those that states or the configuration
-/// refer to.
+/// The numbers of the sets that a snapshot or a message has, by the positions that it has them at: only those that its
+/// states or the configuration refer to.
 #[derive(Debug, Default)]
 pub(super) struct RuleNumbers(IndexSet<u32, DefaultHashBuilder>);
 

@@ -21,7 +21,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::migration::{CarriedRules, spec};
 use super::rules::RuleNumbers;
-use super::table::{Cells, DetachedCell, KEY_BYTES, read_cell};
+use super::table::{Cells, DetachedCell, KEY_BYTES, read_cell, write_cell};
 use super::{LimitTable, LocalStore};
 use crate::algorithm::Parameters;
 use crate::cluster::wire::LimitIdentity;
@@ -144,7 +144,7 @@ impl LocalStore {
         let bound = bound.into_iter().map(|number| if is_known(number) { numbers.position(number) } else { u32::MAX });
         let limit = SnapshotLimit { identity: table.identity(), bound: bound.collect() };
         writer.part(&Part::Limit(Box::new(limit)), &[])?;
-        let (mut rules_written, mut cells) = (0, Vec::new());
+        let (mut rules_written, mut count, mut cells) = (0, 0_u64, Vec::new());
         // cells follow the rules to which they refer
         let mut write = |numbers: &RuleNumbers, count: &mut u64, cells: &mut Vec<u8>| {
             let rules = table.rules.read();
@@ -159,11 +159,13 @@ impl LocalStore {
         };
         for shard in self.shards.iter() {
             let copy: Cells = shard.lock().cells[table.position].clone();
-            let mut count = 0_u64;
-            copy.write(table, &mut numbers, &mut cells, |numbers, cells| {
+            for DetachedCell { key, rule, state } in copy.into_detached() {
+                write_cell(key, numbers.position(rule), &table.with_wall_times(rule, state), &mut cells)?;
                 count = count.saturating_add(1);
-                if cells.len() >= PART { write(numbers, &mut count, cells) } else { Ok(()) }
-            })?;
+                if cells.len() >= PART {
+                    write(&numbers, &mut count, &mut cells)?;
+                }
+            }
             write(&numbers, &mut count, &mut cells)?;
         }
         Ok(())

@@ -3,10 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use serde::Serialize;
-
 use super::buckets::{Buckets, Cell, Place};
-use super::rules::RuleNumbers;
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
 use crate::algorithm::{
     self, Algorithm, AlgorithmName, Completion, Core, Evictability, Headroom, Rule, State, match_algorithm,
@@ -14,7 +11,7 @@ use crate::algorithm::{
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
-/// The bytes of a key as [`Cells::write`] writes it.
+/// The bytes of a key as [`write_cell`] writes it.
 pub(super) const KEY_BYTES: usize = size_of::<u64>();
 
 /// An error: the limit's table has no room for a new key.
@@ -140,27 +137,6 @@ impl<C: Core> Table<C> {
         self.set(table, key, Some(place), number, after);
     }
 
-    /// See [`Cells::write`].
-    fn write(
-        self,
-        table: &LimitTable,
-        numbers: &mut RuleNumbers,
-        bytes: &mut Vec<u8>,
-        mut then: impl FnMut(&RuleNumbers, &mut Vec<u8>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let wall = table.wall_ahead();
-        for Cell { key, rule: number, mut state } in self.cells.into_cells() {
-            if wall != ClockOffset::ZERO
-                && let Some(rule) = table.rules.read().get(number).and_then(Rule::core::<C>)
-            {
-                state = rule.shift(state, wall.minus(rule.own_offset(wall)));
-            }
-            write_state(key, numbers.position(number), &state, bytes)?;
-            then(numbers, bytes)?;
-        }
-        Ok(())
-    }
-
     fn has_state(&self, key: LimitKey) -> bool {
         self.cells.find(key.fingerprint()).is_some()
     }
@@ -220,13 +196,6 @@ impl<C: Core> Table<C> {
         table.evictions.expired.fetch_add(expired, Ordering::Relaxed);
         table.evictions.full.fetch_add(early, Ordering::Relaxed);
     }
-}
-
-/// Appends a cell to `bytes`.
-fn write_state(key: u64, rule: u32, state: &impl Serialize, bytes: &mut Vec<u8>) -> io::Result<()> {
-    bytes.extend_from_slice(&key.to_le_bytes());
-    *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
-    Ok(())
 }
 
 /// The time that `rule` uses when `now` is the time of other rules.
@@ -340,15 +309,9 @@ impl Cells {
         match_algorithm!(self, |Cells(cells)| cells.has_room(table, key))
     }
 
-    /// Appends each cell to `bytes`, with wall clock times and its rule's position in `numbers`, and calls `then` after it.
-    pub(super) fn write(
-        self,
-        table: &LimitTable,
-        numbers: &mut RuleNumbers,
-        bytes: &mut Vec<u8>,
-        then: impl FnMut(&RuleNumbers, &mut Vec<u8>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        match_algorithm!(self, |Cells(cells)| cells.write(table, numbers, bytes, then))
+    /// All cells, outside of the table.
+    pub(super) fn into_detached(self) -> Box<dyn Iterator<Item = DetachedCell>> {
+        match_algorithm!(self, |Cells(cells)| Box::new(cells.cells.into_cells().map(|cell| cell.detached(ThisState))))
     }
 
     pub(super) fn has_state(&self, key: LimitKey) -> bool {
@@ -385,13 +348,17 @@ impl<S> Cell<S> {
     }
 }
 
-/// Appends a cell to `bytes`, as [`Cells::write`] does.
+/// Appends a cell to `bytes`.
 pub(super) fn write_cell(key: LimitKey, rule: u32, state: &State, bytes: &mut Vec<u8>) -> io::Result<()> {
-    match_algorithm!(state, |State(state)| write_state(key.fingerprint(), rule, state, bytes))
+    bytes.extend_from_slice(&key.fingerprint().to_le_bytes());
+    let buffer = std::mem::take(bytes);
+    *bytes = match_algorithm!(state, |State(state)| postcard::to_extend(&(rule, state), buffer))
+        .map_err(io::Error::other)?;
+    Ok(())
 }
 
-/// Reads a cell that [`Cells::write`] wrote, with a key of `key_bytes` bytes. Returns the cell and the bytes after it, or `None`
-/// if `bytes` do not begin with a cell.
+/// Reads a cell that [`write_cell`] wrote, with a key of `key_bytes` bytes. Returns the cell and the bytes after it, or
+/// `None` if `bytes` do not begin with a cell.
 pub(super) fn read_cell(algorithm: AlgorithmName, key_bytes: usize, bytes: &[u8]) -> Option<(DetachedCell, &[u8])> {
     let (key, bytes) = (bytes.first_chunk()?, bytes.get(key_bytes..)?);
     let key = LimitKey::of_fingerprint(u64::from_le_bytes(*key));
