@@ -50,7 +50,7 @@ pub use settings::{KeySecret, StoreSettings};
 
 use background::run_bounded;
 use breaker::Health;
-use calls::{Counts, NoReply};
+use calls::{CallFailure, Counts};
 use clock::RedisClocks;
 use coalescer::{ChargeResult, RequestCoalescer};
 use eventual::EventualCounters;
@@ -337,10 +337,10 @@ impl SharedStore {
         parts: &[ChargePart],
         batch: &mut [Charge],
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Result<AllCharged, NoReply> {
+    ) -> Result<AllCharged, CallFailure> {
         let is_unavailable = parts.first().is_some_and(|part| self.is_unavailable(part));
         if is_unavailable || *waited >= self.settings.timeout {
-            return Err(NoReply);
+            return Err(CallFailure::NotRun);
         }
         // with a floor, each request has to be checked after the charge of the one before, so requests cannot be merged
         let is_asked_before = |(at, part): (usize, &ChargePart)| parts.iter().take(at).any(|one| one.key == part.key);
@@ -371,7 +371,7 @@ impl SharedStore {
         part: &ChargePart,
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Result<(AllCharged, DecisionSource), NoReply> {
+    ) -> Result<(AllCharged, DecisionSource), CallFailure> {
         match self.lease(part, now, *waited < self.settings.timeout) {
             LeaseOutcome::Now { charged, redis_time, expires_at } => {
                 charge.taken_from = ChargeSource::Lease { expires_at };
@@ -419,10 +419,10 @@ impl SharedStore {
         part: &ChargePart,
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Result<(AllCharged, DecisionSource), NoReply> {
+    ) -> Result<(AllCharged, DecisionSource), CallFailure> {
         let redis_time = self.redis_time(part, now);
         if self.is_unavailable(part) {
-            return Err(NoReply);
+            return Err(CallFailure::NotRun);
         }
         if let Some((charged, sync)) = self.counters.decide(part, redis_time) {
             charge.taken_from = ChargeSource::Counted { sync };
@@ -444,11 +444,11 @@ impl SharedStore {
         &self,
         heard: oneshot::Receiver<ChargeResult>,
         waited: &mut Nanos,
-    ) -> Result<(AllCharged, Nanos), NoReply> {
+    ) -> Result<(AllCharged, Nanos), CallFailure> {
         let (asked, left) = (self.clock.now(), self.settings.timeout.saturating_sub(*waited));
         let heard = timeout(left.to_duration(), heard).await;
         *waited = waited.saturating_add(self.clock.now().saturating_sub(asked));
-        heard.ok().and_then(Result::ok).unwrap_or(Err(NoReply)).map(ChargeReceipt::keep)
+        heard.ok().and_then(Result::ok).unwrap_or(Err(CallFailure::MayHaveRun)).map(ChargeReceipt::keep)
     }
 
     /// Notes the `health` that a call or heartbeat for a key with this hash tag showed; may open the server's breaker.

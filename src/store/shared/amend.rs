@@ -6,8 +6,8 @@ use crate::algorithm::grant;
 use crate::charge::{AllCharged, Charge};
 use crate::store::amend::{AmendError, Amendment};
 use crate::store::redis::codec::key_name;
-use crate::store::redis::{Call, CallArgument, Encoded};
-use crate::store::shared::calls::{CallResult, NoReply, Operation};
+use crate::store::redis::{CallArgument, Encoded};
+use crate::store::shared::calls::{CallFailure, CallResult, Operation};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::link::Script;
 use crate::store::shared::{SharedLimit, SharedStore};
@@ -71,34 +71,34 @@ impl SharedStore {
             Amendment::ResetKey => self.begin_afresh(&part).await,
             Amendment::Grant(tokens) => self.grant(&part, tokens).await,
         };
-        done.map_err(|NoReply| AmendError::RedisUnavailable)?;
+        done.map_err(|_| AmendError::RedisUnavailable)?;
         self.counters.outdate(part.key);
         Ok(())
     }
 
-    async fn begin_afresh(&self, part: &ChargePart) -> Result<(), NoReply> {
+    async fn begin_afresh(&self, part: &ChargePart) -> Result<(), CallFailure> {
         let name = key_name(&self.settings.prefix, &part.bucket(CallArgument::Nothing));
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
         let replied = self.link.call(&Script::new(AFRESH), &encoded).await;
         replied.map(drop).map_err(|error| {
             self.complain(self.server(part), CallResult::of(&error), &error);
-            NoReply
+            CallFailure::from(&error)
         })
     }
 
     /// Refunds one charge with each call: the key's state after a call identifies the last charge that is left. The first call,
     /// a debit of nothing, reads the state.
-    async fn grant(&self, part: &ChargePart, tokens: Cost) -> Result<(), NoReply> {
+    async fn grant(&self, part: &ChargePart, tokens: Cost) -> Result<(), CallFailure> {
         let (rule, nothing) = (part.rule(), ChargePart { cost: 0, ..part.clone() });
         let read = (nothing, CallArgument::Nothing);
-        let (mut seen, mut at) = self.call_change(Operation::Debit, Call::Debit, &[read]).await?;
+        let (mut seen, mut at) = self.call_change(Operation::Debit, &[read]).await?;
         let mut left = Some(tokens);
         for _ in 0..MOST_CHARGES {
             let (Some(stands), Some(tokens)) = (seen.first(), left) else { break };
             let (headroom, before) = (stands.headroom(rule, at), stands.counted(rule, at));
             let back = ChargePart { cost: rule.grantable(tokens, &headroom), ..part.clone() };
             let full_at = CallArgument::FullAt(at.saturating_add(headroom.until_full));
-            (seen, at) = self.call_change(Operation::Refund, Call::Refund, &[(back, full_at)]).await?;
+            (seen, at) = self.call_change(Operation::Refund, &[(back, full_at)]).await?;
             left = grant::still_left(tokens, before, seen.first().and_then(|stands| stands.counted(rule, at)));
         }
         Ok(())

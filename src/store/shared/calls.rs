@@ -107,10 +107,6 @@ impl CallResult {
     }
 }
 
-/// The error of a call to Redis without a valid reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NoReply;
-
 /// What became of a call without a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallFailure {
@@ -126,12 +122,6 @@ impl From<&CallError> for CallFailure {
             CallError::Unreachable(_) | CallError::Refused(_) | CallError::Moving(_) => Self::NotRun,
             CallError::Broken(_) | CallError::InvalidReply(_) => Self::MayHaveRun,
         }
-    }
-}
-
-impl From<CallFailure> for NoReply {
-    fn from(_: CallFailure) -> Self {
-        Self
     }
 }
 
@@ -159,7 +149,7 @@ impl SharedStore {
         operation: Operation,
         parts: &[ChargePart],
         slot: u64,
-    ) -> Result<ChargeOutcome, NoReply> {
+    ) -> Result<ChargeOutcome, CallFailure> {
         let slot = slot_name(self.id, slot);
         let known = self.known(parts);
         let hints = hints(parts, &known);
@@ -177,7 +167,7 @@ impl SharedStore {
         parts: &[ChargePart],
         want: u64,
         answers: usize,
-    ) -> Result<ChargeOutcome, NoReply> {
+    ) -> Result<ChargeOutcome, CallFailure> {
         let known = self.known(parts);
         let hints = hints(parts, &known);
         let buckets = buckets(parts, "", &hints);
@@ -193,9 +183,15 @@ impl SharedStore {
     pub(super) async fn call_change(
         &self,
         operation: Operation,
-        call: Call,
         parts: &[(ChargePart, CallArgument<'_>)],
     ) -> Result<(AllSeen, Nanos), CallFailure> {
+        let call = match operation {
+            Operation::Refund => Call::Refund,
+            Operation::Complete => Call::Complete,
+            Operation::Renew => Call::Renew,
+            // a sync debits what this gateway has counted
+            _ => Call::Debit,
+        };
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, call_argument)| part.bucket(*call_argument)).collect();
         let answer = self.call(operation, call, &buckets).await?;
         let all = answer.seen();
@@ -307,9 +303,7 @@ impl SharedStore {
                 let (gateway, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
                 self.spawn_background(async move {
                     // a failed repair loses nothing more: Redis had already lost these tokens
-                    drop(
-                        gateway.call_change(Operation::Debit, Call::Debit, &[(forgotten, CallArgument::Nothing)]).await,
-                    );
+                    drop(gateway.call_change(Operation::Debit, &[(forgotten, CallArgument::Nothing)]).await);
                 });
             }
         }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::charge::Enforcement;
 use crate::store::shared::SharedStore;
-use crate::store::shared::calls::{NoReply, Operation};
+use crate::store::shared::calls::{CallFailure, Operation};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::receipt::ChargeReceipt;
 use crate::units::{Cost, LimitKey};
@@ -23,7 +23,7 @@ use crate::units::{Cost, LimitKey};
 type CoalesceKey = SmallVec<[(LimitKey, Cost, Enforcement, u64); 2]>;
 
 /// The result that a request gets.
-pub(super) type ChargeResult = Result<ChargeReceipt, NoReply>;
+pub(super) type ChargeResult = Result<ChargeReceipt, CallFailure>;
 
 /// The queues of waiting requests, each behind a call.
 #[derive(Default)]
@@ -74,7 +74,7 @@ impl SharedStore {
                 true => gateway.call_charge(Operation::Charge, &parts, slot).await.inspect_err(|_| {
                     gateway.end_slot_later(slot, parts.iter().filter(|part| part.rule().holds_slots()).cloned());
                 }),
-                false => Err(NoReply),
+                false => Err(CallFailure::NotRun),
             };
             let heard = outcome.map(|outcome| ChargeReceipt {
                 gateway,

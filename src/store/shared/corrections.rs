@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::charge::{Charge, ChargeSource};
-use crate::store::redis::{Call, CallArgument};
+use crate::store::redis::CallArgument;
 use crate::store::shared::calls::Operation;
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{SharedLimit, SharedStore, Tables};
@@ -68,7 +68,7 @@ impl SharedStore {
         let gateway = Arc::clone(self);
         self.spawn_background(async move {
             // this debit is tried once: if it fails, the limit loses the tokens
-            drop(gateway.call_change(Operation::Debit, Call::Debit, &[(part, CallArgument::Nothing)]).await);
+            drop(gateway.call_change(Operation::Debit, &[(part, CallArgument::Nothing)]).await);
         });
     }
 
@@ -92,7 +92,7 @@ impl SharedStore {
         self.spawn_background(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();
             // if the refund fails, the tokens are missing until time refills them
-            drop(gateway.call_change(Operation::Refund, Call::Refund, &back).await);
+            drop(gateway.call_change(Operation::Refund, &back).await);
         });
     }
 }

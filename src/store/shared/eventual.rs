@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
-use crate::store::redis::{Call, CallArgument, KeyState};
+use crate::store::redis::{CallArgument, KeyState};
 use crate::store::shared::calls::{CallFailure, Operation, hints};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{ByKey, SharedStore, run_bounded};
@@ -320,7 +320,7 @@ impl SharedStore {
             return true;
         }
         let nothing = ChargePart { cost: 0, ..part.clone() };
-        let asked = self.call_change(Operation::Sync, Call::Debit, &[(nothing, CallArgument::Nothing)]).await;
+        let asked = self.call_change(Operation::Sync, &[(nothing, CallArgument::Nothing)]).await;
         if asked.is_ok() {
             self.counters.unanswered.lock().remove(&server);
         }
@@ -344,7 +344,7 @@ impl SharedStore {
         });
         let hinted: Vec<_> = hinted.collect();
         let told = match can_sync {
-            true => self.call_change(Operation::Sync, Call::Debit, &hinted).await,
+            true => self.call_change(Operation::Sync, &hinted).await,
             false => Err(CallFailure::NotRun),
         };
         match told {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charged};
 use crate::store::shared::SharedStore;
-use crate::store::shared::calls::{ChargeOutcome, NoReply};
+use crate::store::shared::calls::ChargeOutcome;
 use crate::store::shared::coalescer::ChargeResult;
 use crate::store::shared::ewma::EwmaRate;
 use crate::store::shared::limit::ChargePart;
@@ -310,7 +310,7 @@ impl SharedStore {
         let is_up = outcome.is_ok();
         match outcome {
             Ok(outcome) => self.share_out((&part, want), &outcome, waiting, sent),
-            Err(NoReply) => waiting.into_iter().for_each(|waiter| drop(waiter.sender.send(Err(NoReply)))),
+            Err(failure) => waiting.into_iter().for_each(|waiter| drop(waiter.sender.send(Err(failure)))),
         }
         is_up
     }

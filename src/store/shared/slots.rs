@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::time::sleep;
 
 use crate::charge::{AllCharged, Charged};
-use crate::store::redis::{Call, CallArgument};
+use crate::store::redis::CallArgument;
 use crate::store::shared::calls::Operation;
 use crate::store::shared::limit::{ChargePart, SLOT_LIFETIME, scaled, slot_name};
 use crate::store::shared::{SharedStore, run_bounded};
@@ -223,11 +223,7 @@ impl SharedStore {
         if self.slots.is_held(slot) {
             self.slots.note_told(slot);
             let name = slot_name(self.id, slot);
-            if self
-                .call_change(Operation::Renew, Call::Renew, &[(part.clone(), CallArgument::Slot(&name))])
-                .await
-                .is_ok()
-            {
+            if self.call_change(Operation::Renew, &[(part.clone(), CallArgument::Slot(&name))]).await.is_ok() {
                 self.slots.note_counted(slot, part.key);
             }
             if !self.slots.is_held(slot) {
@@ -256,11 +252,7 @@ impl SharedStore {
 
     async fn end_slot(&self, slot: u64, part: ChargePart) {
         let name = slot_name(self.id, slot);
-        if self
-            .call_change(Operation::Complete, Call::Complete, &[(part.clone(), CallArgument::Slot(&name))])
-            .await
-            .is_err()
-        {
+        if self.call_change(Operation::Complete, &[(part.clone(), CallArgument::Slot(&name))]).await.is_err() {
             self.slots.keep_ended(slot, part, self.clock.now());
         }
     }
