@@ -136,10 +136,20 @@ impl Enforcement {
     /// Asks for the decision on a request, and changes nothing.
     pub const DRY_RUN: Self = Self { enforces: false, consumes: false, counts_denied: false };
 
+    /// Whether the limit's own `decision` denies the request.
+    pub const fn denies(self, decision: Decision) -> bool {
+        self.enforces && !decision.is_admitted()
+    }
+
     /// Whether a request that is admitted in the end takes its tokens, given the limit's own decision.
     pub const fn takes(self, decision: Decision) -> bool {
         self.consumes && decision.is_admitted()
     }
+}
+
+/// Whether an enforcing limit denies `batch`, whose results are `charged`.
+pub fn is_denied(batch: &[Charge], charged: &[Charged]) -> bool {
+    batch.iter().zip(charged).any(|(charge, charged)| charge.enforcement.denies(charged.decision))
 }
 
 /// The results of a batch of charges, in its order. Most requests are under few limits.

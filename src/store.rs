@@ -29,7 +29,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule};
-use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, Mode};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, Mode, is_denied};
 use crate::cluster::migration::{Fetch, OwnershipEpoch};
 use crate::cluster::{Cluster, Peer};
 use crate::units::Nanos;
@@ -132,9 +132,7 @@ pub struct Receipt {
 impl Receipt {
     /// Whether an enforcing limit denied `batch`, which this is the receipt of, or could not be asked.
     pub fn is_denied(&self, batch: &[Charge]) -> bool {
-        let denies =
-            |(charge, charged): (&Charge, &Charged)| charge.enforcement.enforces && !charged.decision.is_admitted();
-        self.failed_closed.is_some() || batch.iter().zip(&self.charged).any(denies)
+        self.failed_closed.is_some() || is_denied(batch, &self.charged)
     }
 }
 
@@ -308,10 +306,7 @@ impl Store {
 
     /// Records the slots that the charges of `batch` hold from now on, if all enforcing limits admitted.
     fn record_slots(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
-        let mut all = batch.iter().zip(charged);
-        if self.owners.is_none()
-            || !all.all(|(charge, charged)| !charge.enforcement.enforces || charged.decision.is_admitted())
-        {
+        if self.owners.is_none() || is_denied(batch, charged) {
             return;
         }
         let admitted = batch.iter().zip(charged).filter(|(_, charged)| charged.decision.is_admitted());

@@ -386,10 +386,8 @@ impl PeerReceipt {
 
 impl Drop for PeerReceipt {
     fn drop(&mut self) {
-        let denied = |(part, reply): (&PeerCharge, &ChargeReply)| {
-            part.enforcement.enforces && !reply.charged.decision.is_admitted()
-        };
-        if self.is_kept || self.parts.iter().zip(&self.replies).any(denied) {
+        let mut all = self.parts.iter().zip(&self.replies);
+        if self.is_kept || all.any(|(part, reply)| part.enforcement.denies(reply.charged.decision)) {
             return;
         }
         for (part, reply) in self.parts.iter().zip(&self.replies) {

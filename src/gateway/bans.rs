@@ -106,8 +106,7 @@ fn begin_bans(
     let (Decision::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return };
     let mut longest = None;
     for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
-        let denied = standing.enforces && !standing.decision.is_admitted();
-        if let Some(rule) = rule(ruleset, charge).filter(|_| denied)
+        if let Some(rule) = rule(ruleset, charge).filter(|_| standing.denies())
             && let Some(ban) = ban(standing.limit, charge, rule)
         {
             longest = longest.max(Some((ban, position)));

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Decision;
-use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, is_denied};
 use crate::gateway::cost_meter::{CostMeter, add_length};
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
@@ -146,7 +146,7 @@ impl ChargedPart {
 
     /// Whether a limit ends the request.
     fn is_denied(&self) -> bool {
-        self.denied().any(|(_, charge, _)| charge.enforcement.enforces)
+        is_denied(&self.part.charges, &self.charged)
     }
 
     /// Notes the results of the charges. Returns how long the part has to wait; `Err` where a limit ends the request.

@@ -335,8 +335,7 @@ impl RequestContext {
         let later =
             meter.and_then(|meter| meter.cost(&self.active.ruleset, (position, charge), self.own_answer.status));
         // limits that watch, mark or divert let the request pass, whether it was over them or not
-        let has_passed = standing.decision.is_admitted() || !standing.enforces;
-        later.or_else(|| has_passed.then(|| charge.taken_cost()))
+        later.or_else(|| (!standing.denies()).then(|| charge.taken_cost()))
     }
 
     /// Reports the request, which ended at `now`, in the access log and in its span.

@@ -7,7 +7,7 @@ use http::HeaderName;
 
 use super::record::{ArrivalSpan, Record};
 use crate::algorithm::{AlgorithmName, Completion, Decision, Denial, Rule};
-use crate::charge::{AllCharged, Charge, Enforcement};
+use crate::charge::{AllCharged, Charge, Enforcement, is_denied};
 use crate::gateway::active_config::limit_specs;
 use crate::gateway::cost_meter::Corrections;
 use crate::gateway::queue::{self, Queue, QueuePlace};
@@ -150,7 +150,7 @@ impl Ledger {
         let standings = charges.iter().zip(&self.verdict.standings);
         let counting = standings.filter(|(charge, standing)| {
             let rule = ruleset.limits[charge.limit].rule(&charge.rule);
-            standing.enforces && !standing.decision.is_admitted() && rule.denials_count()
+            standing.denies() && rule.denials_count()
         });
         counting.map(|(_, standing)| standing.headroom.until_more).filter(|until| *until > Nanos::ZERO).max()
     }
@@ -165,10 +165,7 @@ impl Ledger {
         let asks = |charge: &Charge| Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
         let mut asked: Vec<Charge> = charges.iter().map(asks).collect();
         let charged = charge_local(&self.store, &self.binding, &mut asked, now);
-        charges
-            .iter()
-            .zip(charged)
-            .any(|(charge, charged)| charge.enforcement.enforces && !charged.decision.is_admitted())
+        is_denied(charges, &charged)
     }
 
     /// Charges a request that comes now, and is refused or denied, under the limits that need no caller. It waits in no

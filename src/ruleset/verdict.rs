@@ -47,6 +47,11 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// Whether the limit denies the request.
+    pub const fn denies(&self) -> bool {
+        self.enforces && !self.decision.is_admitted()
+    }
+
     /// The share of the quota in use, 0 to 1.
     #[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
     pub fn utilization(&self) -> f64 {

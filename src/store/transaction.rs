@@ -282,8 +282,8 @@ impl<'a> ChargeTransaction<'a> {
 
     /// Whether an enforcing limit denies.
     fn is_denied(&self) -> bool {
-        let known = self.batch.iter().zip(&self.decisions).filter(|(charge, _)| charge.enforcement.enforces);
-        known.filter_map(|(_, charged)| *charged).any(|charged| !charged.decision.is_admitted())
+        let mut all = self.batch.iter().zip(&self.decisions);
+        all.any(|(charge, charged)| charged.is_some_and(|charged| charge.enforcement.denies(charged.decision)))
     }
 
     /// Refunds the charges so far. Those of limits that count denied requests stay, if the request is `denied`.

@@ -260,10 +260,9 @@ async fn refund(context: &RequestContext, mut refunds: Vec<Charge>) -> Result<()
 
 /// The status of one descriptor: that of its tightest limit, or of a limit that denies.
 fn status<'s>(context: &RequestContext, standings: impl Iterator<Item = &'s Standing>) -> DescriptorStatus {
-    let is_over = |standing: &Standing| standing.enforces && !standing.decision.is_admitted();
     let left = |standing: &Standing| standing.headroom.remaining.unwrap_or(standing.policy.quota);
-    let visible = standings.filter(|standing| standing.visible || is_over(standing));
-    let Some(tightest) = visible.min_by_key(|standing| (!is_over(standing), left(standing))) else {
+    let visible = standings.filter(|standing| standing.visible || standing.denies());
+    let Some(tightest) = visible.min_by_key(|standing| (!standing.denies(), left(standing))) else {
         return DescriptorStatus { code: OK, ..DescriptorStatus::default() };
     };
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -275,7 +274,7 @@ fn status<'s>(context: &RequestContext, standings: impl Iterator<Item = &'s Stan
         Decision::Deny(denial) => respond::retry_after(denial).unwrap_or(tightest.headroom.until_full),
     };
     DescriptorStatus {
-        code: if is_over(tightest) { OVER_LIMIT } else { OK },
+        code: if tightest.denies() { OVER_LIMIT } else { OK },
         current_limit: Some(CurrentLimit {
             requests_per_unit: small(tightest.policy.quota),
             unit,

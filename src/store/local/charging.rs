@@ -195,8 +195,7 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
         let mut decided = SmallVec::with_capacity(batch.len());
         self.decide(&bound, &mut locked, &mut decided)?;
         let mut decisions = batch.iter().zip(&decided);
-        let admitted =
-            !denied && decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.enforcement.enforces);
+        let admitted = !denied && !decisions.any(|(charge, (decision, _))| charge.enforcement.denies(*decision));
         for ((charge, bound), (mut decision, after)) in bound.into_iter().zip(decided) {
             let position = bound.table.position;
             let cells = locked.cells(charge.key, position);

@@ -109,7 +109,7 @@ impl Fallback {
         }
         let slot = slots.next();
         let mut all = self.decide((tables, slots), degraded, slot, now);
-        let passes = degraded.iter().zip(&all).all(|(one, charged)| admits(one.part, charged));
+        let passes = !degraded.iter().zip(&all).any(|(one, charged)| one.part.enforcement.denies(charged.decision));
         if !passes {
             slots.let_go(slot);
         }
@@ -136,7 +136,8 @@ impl Fallback {
             .collect();
         let mut by_slots = slots.charge(slot, &held, now).into_iter();
         let denied_for: Vec<Nanos> = degraded.iter().map(|one| self.denied_for(one)).collect();
-        let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged))
+        let mut slot_decisions = held.iter().zip(by_slots.as_slice());
+        let is_free = !slot_decisions.any(|((part, _), charged)| part.enforcement.denies(charged.decision))
             && degraded
                 .iter()
                 .zip(&denied_for)
@@ -371,11 +372,6 @@ fn open_ledger(owed: &mut ByKey<Ledgers>, one: &DegradedCharge<'_>) -> bool {
 /// The ledger of the key and the parameters of `part`.
 fn ledger_of<'l>(owed: &'l mut ByKey<Ledgers>, part: &ChargePart) -> Option<&'l mut OutageLedger> {
     owed.get_mut(&part.key)?.iter_mut().find(|ledger| ledger.part.has_parameters_of(part))
-}
-
-/// Whether the limit of `part` lets the request through.
-const fn admits(part: &ChargePart, charged: &Charged) -> bool {
-    !part.enforcement.enforces || charged.decision.is_admitted()
 }
 
 /// Debits the part of the cost that the bucket could not take at once, so that the rate holds even where the burst does

@@ -79,7 +79,7 @@ impl Slots {
         };
         let charged: AllCharged = parts.iter().map(decide).collect();
         let all = || parts.iter().map(|(part, _)| part).zip(&charged);
-        if all().all(|(part, charged)| !part.enforcement.enforces || charged.decision.is_admitted()) {
+        if !all().any(|(part, charged)| part.enforcement.denies(charged.decision)) {
             let taken = all().filter(|(part, charged)| part.enforcement.takes(charged.decision));
             taken.for_each(|(part, _)| table.hold(slot, part, false));
         }
