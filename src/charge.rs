@@ -75,6 +75,22 @@ impl Charge {
     }
 }
 
+/// A charge to refund.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refund {
+    /// The charge, with the tokens to refund as its cost.
+    pub charge: Charge,
+    /// When its key was going to be full again, as known right after the charge. This identifies the window of the charge.
+    pub full_at: Nanos,
+}
+
+impl Refund {
+    /// The refund of a charge that was made at `charged_at` and left this headroom.
+    pub const fn of(charge: Charge, headroom: Headroom, charged_at: Nanos) -> Self {
+        Self { charge, full_at: charged_at.saturating_add(headroom.until_full) }
+    }
+}
+
 /// Where a charge was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChargeSource {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule};
-use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, Mode, is_denied};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, Mode, Refund, is_denied};
 use crate::cluster::migration::{Fetch, OwnershipEpoch};
 use crate::cluster::{Cluster, Peer};
 use crate::units::Nanos;
@@ -356,25 +356,24 @@ impl Store {
         }
     }
 
-    /// Refunds charges, as far as the algorithms allow. Each charge comes with the time at which its key was going to
-    /// be whole again, as [`crate::algorithm::Headroom::until_full`] gave it right after the charge.
-    pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
-        for correction in batch {
-            let (charge, full_at) = correction;
+    /// Refunds charges, as far as the algorithms allow.
+    pub fn refund(&self, binding: &Binding, batch: &[Refund], now: Nanos) {
+        for refund in batch {
+            let charge = &refund.charge;
             if self.end(binding, charge, Completion::UNMEASURED, now) {
                 continue;
             }
             match (self.authority(binding, charge), charge.taken_from) {
                 (_, ChargeSource::FailedOpen) => {}
-                (Authority::Here, _) => self.local.refund(&binding.local, slice::from_ref(correction), now),
+                (Authority::Here, _) => self.local.refund(&binding.local, slice::from_ref(refund), now),
                 (Authority::Shared(shared, limit), _) => {
-                    shared.refund(self.tables_of(binding), limit, charge, *full_at);
+                    shared.refund(self.tables_of(binding), limit, refund);
                 }
-                (Authority::Owned(owners, limit), ChargeSource::Owner(_)) => owners.refund(limit, charge, *full_at),
+                (Authority::Owned(owners, limit), ChargeSource::Owner(_)) => owners.refund(limit, refund),
                 (Authority::Owned(owners, limit), _) => {
                     let may_have_moved = || owners.may_be_elsewhere(charge);
-                    if self.local.refund_here(&binding.local, charge, *full_at, may_have_moved, now).is_err() {
-                        owners.refund_when_here(limit, charge, *full_at);
+                    if self.local.refund_here(&binding.local, refund, may_have_moved, now).is_err() {
+                        owners.refund_when_here(limit, refund);
                     }
                 }
             }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::charge::{AllCharged, Charge, Charged, DecisionSource};
+use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Refund};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
 use crate::gateway::{WorkerConfig, WorkerGateway};
@@ -156,8 +156,7 @@ impl PriorCharges {
     fn refund(&self, charges: Vec<(Charge, Charged)>, is_refunded: impl Fn(&Charge) -> bool) {
         let took = |(charge, charged): &(Charge, Charged)| charge.enforcement.takes(charged.decision);
         let back = charges.into_iter().filter(took).filter(|(charge, _)| is_refunded(charge));
-        let full_at = |charged: Charged| self.now.saturating_add(charged.headroom.until_full);
-        let back: Vec<_> = back.map(|(charge, charged)| (charge, full_at(charged))).collect();
+        let back: Vec<_> = back.map(|(charge, charged)| Refund::of(charge, charged.headroom, self.now)).collect();
         if !back.is_empty() {
             self.gateway.store.refund(&self.active.binding, &back, self.now);
         }

@@ -1,6 +1,6 @@
 //! The real cost of a request: measured while the request passes, and settled with its charges at its end.
 
-use crate::charge::Charge;
+use crate::charge::{Charge, Refund};
 use crate::gateway::field::FieldReader;
 use crate::http::head::ResponseHead;
 use crate::ruleset::cost::{
@@ -221,8 +221,8 @@ pub(super) struct BodyCost {
     pub(super) bytes_per_token: u64,
     /// The tokens charged so far, including those charged when the request arrived.
     pub(super) charged: Cost,
-    /// The last charge, and the time at which its key was going to be full again.
-    pub(super) last: Option<(Charge, Nanos)>,
+    /// The last charge, as it would be refunded.
+    pub(super) last: Option<Refund>,
     /// Whether the limit denied a part but let it pass, because it does not enforce. It is charged nothing more.
     pub(super) is_over: bool,
 }
@@ -239,10 +239,10 @@ impl BodyCost {
     }
 
     /// The refund for a body that had so many bytes; `None` if nothing is to be refunded.
-    fn surplus(&self, bytes: u64) -> Option<(Charge, Nanos)> {
-        let (last, full_at) = self.last.as_ref()?;
-        let surplus = self.charged.saturating_sub(started_blocks(bytes, self.bytes_per_token)).min(last.cost);
-        (surplus > 0).then(|| (Charge { cost: surplus, ..last.clone() }, *full_at))
+    fn surplus(&self, bytes: u64) -> Option<Refund> {
+        let Refund { charge, full_at } = self.last.as_ref()?;
+        let surplus = self.charged.saturating_sub(started_blocks(bytes, self.bytes_per_token)).min(charge.cost);
+        (surplus > 0).then(|| Refund { charge: Charge { cost: surplus, ..charge.clone() }, full_at: *full_at })
     }
 }
 
@@ -251,8 +251,8 @@ impl BodyCost {
 pub struct Corrections {
     /// The charges that are still to be debited.
     pub debits: Vec<Charge>,
-    /// The charges to refund, each with the time at which its key was going to be full again.
-    pub refunds: Vec<(Charge, Nanos)>,
+    /// The charges to refund.
+    pub refunds: Vec<Refund>,
 }
 
 impl Corrections {
@@ -273,8 +273,7 @@ impl Corrections {
         if real > taken {
             self.debits.push(differing(real.saturating_sub(taken)));
         } else if real < taken {
-            let full_at = charged_at.saturating_add(standing.headroom.until_full);
-            self.refunds.push((differing(taken.saturating_sub(real)), full_at));
+            self.refunds.push(Refund::of(differing(taken.saturating_sub(real)), standing.headroom, charged_at));
         }
     }
 }

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Decision;
-use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, is_denied};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, Refund, is_denied};
 use crate::gateway::cost_meter::{CostMeter, add_length};
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
@@ -168,7 +168,7 @@ impl ChargedPart {
                 longest = longest.max(wait);
             }
             body.charged = body.charged.saturating_add(charge.cost);
-            body.last = Some((charge.clone(), self.at.saturating_add(charged.headroom.until_full)));
+            body.last = Some(Refund::of(charge.clone(), charged.headroom, self.at));
             if let Some(standing) = context.verdict.standings.get_mut(measurement.position) {
                 standing.headroom = charged.headroom;
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::algorithm::Completion;
-use crate::charge::{Charge, DecisionSource};
+use crate::charge::{Charge, DecisionSource, Refund};
 use crate::gateway::awaited_body::AwaitedBody;
 use crate::gateway::cost_meter::{Corrections, CostMeter};
 use crate::gateway::facts::Target;
@@ -235,7 +235,9 @@ impl RequestContext {
     /// Refunds the charges of the request, except those for which `stays` holds.
     pub fn refund(&self, now: Nanos, stays: impl Fn(&Charge) -> bool) {
         let back = self.taken().filter(|(charge, _)| !stays(charge));
-        let back: Vec<_> = back.map(|(charge, standing)| (charge.clone(), self.full_at(standing))).collect();
+        let of_standing =
+            |(charge, standing): (&Charge, &Standing)| Refund::of(charge.clone(), standing.headroom, self.charged_at);
+        let back: Vec<_> = back.map(of_standing).collect();
         self.gateway.store.refund(&self.active.binding, &back, now);
     }
 
@@ -264,11 +266,6 @@ impl RequestContext {
     pub fn measured_at(&self) -> Nanos {
         let body = self.cost_meter.as_ref().map_or(Nanos::ZERO, |meter| meter.body_charged_at);
         body.max(self.charged_at)
-    }
-
-    /// The time at which the key of a charge was going to be full again, as known right after the charge.
-    pub fn full_at(&self, standing: &Standing) -> Nanos {
-        self.charged_at.saturating_add(standing.headroom.until_full)
     }
 
     /// The charges that took something when the request was admitted.
@@ -315,7 +312,7 @@ impl RequestContext {
         }
         if !refunds.is_empty() {
             store.refund(&active.binding, &refunds, now);
-            active.meters.refunded(self.plan, refunds.iter().map(|(charge, _)| charge));
+            active.meters.refunded(self.plan, refunds.iter().map(|refund| &refund.charge));
         }
     }
 

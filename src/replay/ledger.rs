@@ -7,7 +7,7 @@ use http::HeaderName;
 
 use super::record::{ArrivalSpan, Record};
 use crate::algorithm::{AlgorithmName, Completion, Decision, Denial, Rule};
-use crate::charge::{AllCharged, Charge, Enforcement, is_denied};
+use crate::charge::{AllCharged, Charge, Enforcement, Refund, is_denied};
 use crate::gateway::active_config::limit_specs;
 use crate::gateway::cost_meter::Corrections;
 use crate::gateway::queue::{self, Queue, QueuePlace};
@@ -298,9 +298,8 @@ impl Ledger {
             Err(full) => {
                 let taken =
                     self.verdict.consuming_charges(charges).filter(|(charge, _)| !charge.enforcement.counts_denied);
-                let full_at = |until: Nanos| now.saturating_add(until);
                 let back: Vec<_> =
-                    taken.map(|(charge, at)| (charge.clone(), full_at(at.headroom.until_full))).collect();
+                    taken.map(|(charge, standing)| Refund::of(charge.clone(), standing.headroom, now)).collect();
                 self.store.refund(&self.binding, &back, now);
                 self.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
                 self.verdict.await_kept_charges(ruleset, charges);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use crate::algorithm::{AlgorithmName, Completion, Rule, State};
-use crate::charge::{Charge, RuleRef};
+use crate::charge::{Charge, Refund, RuleRef};
 use crate::clock::WallOffset;
 use crate::store::{AmendError, Amendment, LimitSpec, Usage};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
@@ -196,9 +196,9 @@ impl LocalStore {
     }
 
     /// See [`super::Store::refund`].
-    pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
-        for (charge, full_at) in batch {
-            let (Ok(()) | Err(StateElsewhere)) = self.refund_here(binding, charge, *full_at, || false, now);
+    pub fn refund(&self, binding: &Binding, batch: &[Refund], now: Nanos) {
+        for refund in batch {
+            let (Ok(()) | Err(StateElsewhere)) = self.refund_here(binding, refund, || false, now);
         }
     }
 
@@ -206,8 +206,7 @@ impl LocalStore {
     pub fn refund_here(
         &self,
         binding: &Binding,
-        charge: &Charge,
-        full_at: Nanos,
+        Refund { charge, full_at }: &Refund,
         may_have_moved: impl FnOnce() -> bool,
         now: Nanos,
     ) -> Result<(), StateElsewhere> {

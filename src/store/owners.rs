@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 
 use crate::algorithm::{Completion, Decision, Rule};
-use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, RuleRef, Slot};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, Refund, RuleRef, Slot};
 use crate::cluster::wire::{ChargeReply, LimitIdentity, StateBatch};
 use crate::cluster::{Cluster, Correction, Decider, Outcome, Peer, PeerCharge, PeerReceipt, WireRule};
 use crate::store::LimitSpec;
@@ -155,8 +155,8 @@ impl Owners {
     }
 
     /// Refunds a charge at the gateway that it was made at, or at the owner of its key if that gateway is no member any
-    /// more; `full_at` as in [`super::Store::refund`].
-    pub(super) fn refund(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
+    /// more.
+    pub(super) fn refund(&self, limit: &OwnedLimit, Refund { charge, full_at }: &Refund) {
         let ChargeSource::Owner(node) = charge.taken_from else { return };
         let Some(part) = self.part(limit, charge) else { return };
         // a cached denial would deny the tokens that are refunded
@@ -211,9 +211,9 @@ impl Owners {
     }
 
     /// Refunds a charge that was made here, once its state has been fetched back.
-    pub(super) fn refund_when_here(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
-        if let Some(part) = self.part(limit, charge) {
-            let full_at = self.cluster.wall_at(full_at);
+    pub(super) fn refund_when_here(&self, limit: &OwnedLimit, refund: &Refund) {
+        if let Some(part) = self.part(limit, &refund.charge) {
+            let full_at = self.cluster.wall_at(refund.full_at);
             self.cluster.correct_here(Correction::Refund { part, full_at });
         }
     }

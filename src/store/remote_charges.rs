@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
-use crate::charge::{Charge, Enforcement, RuleRef, Slot};
+use crate::charge::{Charge, Enforcement, Refund, RuleRef, Slot};
 use crate::cluster::Peer;
 use crate::cluster::migration::{ImportCounts, StoreCursor};
 use crate::cluster::state_service::{ChargeError, PeerSession, StateService};
@@ -221,7 +221,8 @@ impl PeerSession for RemoteCharges {
             PeerCorrection::Refund { key, .. } if is_overflow(key) && self.is_own_process() => Ok(()),
             PeerCorrection::Refund { rule, key, cost, full_at } => {
                 let full_at = full_at.shifted(local.wall_offset().get().reversed());
-                local.refund_here(&limits.binding, &charge_of(rule, key, cost)?, full_at, may_have_moved, now)
+                let refund = Refund { charge: charge_of(rule, key, cost)?, full_at };
+                local.refund_here(&limits.binding, &refund, may_have_moved, now)
             }
             PeerCorrection::Debit { rule, key, cost } => {
                 let charge = charge_of(rule, key, cost)?;

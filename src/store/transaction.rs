@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Headroom};
-use crate::charge::{AllCharged, Charge, Charged, DecisionSource};
+use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Refund};
 use crate::cluster::{Decider, Outcome, Peer};
 use crate::store::local::StateElsewhere;
 use crate::store::owners::OwnedLimit;
@@ -29,8 +29,8 @@ pub(super) struct ChargeTransaction<'a> {
     source: DecisionSource,
     /// The time that the request has waited for Redis.
     waited: Nanos,
-    /// The charges so far, each with the time at which its key was going to be full.
-    taken: Vec<(Charge, Nanos)>,
+    /// The charges so far, to be refunded if the request is denied.
+    taken: Vec<Refund>,
 }
 
 /// The result of each charge so far.
@@ -214,8 +214,7 @@ impl<'a> ChargeTransaction<'a> {
             for position in &group.positions {
                 let (charge, Some(charged)) = (&self.batch[*position], self.decisions[*position]) else { continue };
                 if charge.enforcement.takes(charged.decision) {
-                    let full_at = self.now.saturating_add(charged.headroom.until_full);
-                    self.taken.push((charge.clone(), full_at));
+                    self.taken.push(Refund::of(charge.clone(), charged.headroom, self.now));
                 }
             }
         }
@@ -288,7 +287,7 @@ impl<'a> ChargeTransaction<'a> {
 
     /// Refunds the charges so far. Those of limits that count denied requests stay, if the request is `denied`.
     fn give_back(&mut self, denied: bool) {
-        self.taken.retain(|(charge, _)| !denied || !charge.enforcement.counts_denied);
+        self.taken.retain(|Refund { charge, .. }| !denied || !charge.enforcement.counts_denied);
         self.store.refund(self.binding, &self.taken, self.now);
     }
 

@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tollgate::algorithm::{AlgorithmName, Completion, Rule, Value};
-use tollgate::charge::{Charge, DecisionSource, Enforcement};
+use tollgate::charge::{Charge, DecisionSource, Enforcement, Refund};
 use tollgate::units::{Cost, LimitKey, Nanos, Rate};
 
 use crate::node::{MANY, Node, gcra, in_an_hour, one, rule};
@@ -193,10 +193,13 @@ impl Client {
         let (mut batch, now) = ([charge(bucket, cost)], self.node.clock.now());
         let receipt = self.node.store.charge(&self.node.binding, &mut batch, now).await;
         if receipt.charged[0].decision.is_admitted() {
-            let full_at = now.saturating_add(receipt.charged[0].headroom.until_full);
             sleep(after).await;
             let [charge] = batch;
-            self.node.store.refund(&self.node.binding, &[(charge, full_at)], self.node.clock.now());
+            self.node.store.refund(
+                &self.node.binding,
+                &[Refund::of(charge, receipt.charged[0].headroom, now)],
+                self.node.clock.now(),
+            );
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tollgate::algorithm::Completion;
-use tollgate::charge::{Charge, Charged, DecisionSource, Enforcement, RuleRef};
+use tollgate::charge::{Charge, Charged, DecisionSource, Enforcement, Refund, RuleRef};
 use tollgate::clock::SystemClock;
 use tollgate::cluster::OsPlatform;
 use tollgate::cluster::ring::{Member, Ring};
@@ -157,8 +157,7 @@ async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
         let Receipt { charged, .. } = asks.store.charge(&asks.binding, &mut batch, now).await;
         let Charged { headroom, .. } = charged[0];
         let [charge] = batch;
-        let full_at = now.saturating_add(headroom.until_full);
-        asks.store.refund(&asks.binding, &[(charge.clone(), full_at)], asks.clock.now());
+        asks.store.refund(&asks.binding, &[Refund::of(charge, headroom, now)], asks.clock.now());
         wait_for("the refund", || async { asks.store.is_settled() }).await;
         assert_eq!(owns.admitted(limit, key).await, whole, "limit {limit}");
     }
@@ -417,7 +416,7 @@ fn a_refund_goes_to_the_new_owner_after_the_gateway_that_charged_has_ended() {
             let receipt = node.store.charge(&node.binding, &mut batch, now).await;
             assert_eq!(receipt.source, DecisionSource::Owner);
             let [charge] = batch;
-            refunds.push((charge, now.saturating_add(receipt.charged[0].headroom.until_full)));
+            refunds.push(Refund::of(charge, receipt.charged[0].headroom, now));
         }
         refunds
     });

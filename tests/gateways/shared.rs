@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tollgate::algorithm::{AlgorithmName, Rule, Value};
-use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, RuleRef, Sharing};
+use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, Refund, RuleRef, Sharing};
 use tollgate::redis_client::{Credentials, Servers};
 use tollgate::store::SharedStore;
 use tollgate::store::shared::{BreakerState, StoreSettings};
@@ -389,7 +389,7 @@ fn a_refund_of_a_synced_charge_leaves_later_charges_to_be_synced() {
             let charged = node.charge(&mut batch).await.charged[0];
             assert!(charged.decision.is_admitted());
             let [charge] = batch;
-            (charge, now.saturating_add(charged.headroom.until_full))
+            Refund::of(charge, charged.headroom, now)
         })
     };
     world.pass(Nanos::from_secs(59));

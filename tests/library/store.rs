@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::algorithm::{AlgorithmName, Arguments, Completion, Decision, Denial, Rule, Value};
-use tollgate::charge::{Charge, Charged, Enforcement, Mode, RuleRef};
+use tollgate::charge::{Charge, Charged, Enforcement, Mode, Refund, RuleRef};
 use tollgate::store::floors::charge_local;
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
@@ -192,7 +192,7 @@ fn a_charge_that_is_taken_back_can_be_made_again() {
     let mut batch = [charge(0, 1)];
     assert!(admitted(&store.charge(&binding, &mut batch, START)));
     assert!(!admitted(&store.charge(&binding, &mut batch, START)));
-    store.refund(&binding, &[(batch[0].clone(), START.saturating_add(Nanos::SECOND))], START);
+    store.refund(&binding, &[Refund { charge: batch[0].clone(), full_at: START.saturating_add(Nanos::SECOND) }], START);
     assert!(admitted(&store.charge(&binding, &mut batch, START)));
 }
 
@@ -290,7 +290,8 @@ fn a_limit_that_only_watches_denies_nobody_and_is_charged_what_passes() {
     let decisions = one_of(&store, &binding, &mut batch());
     assert_eq!((decisions[0].is_admitted(), decisions[1].is_admitted()), (false, true));
     assert_eq!(remaining(&store, &binding, 1, 1), Some(0), "it passed");
-    store.refund(&binding, &[(charge(0, 1), START.saturating_add(Nanos::from_secs(2)))], START);
+    let refund = Refund { charge: charge(0, 1), full_at: START.saturating_add(Nanos::from_secs(2)) };
+    store.refund(&binding, &[refund], START);
     assert!(!admitted(&store.charge(&binding, &mut batch(), START)));
     assert_eq!(remaining(&store, &binding, 0, 1), Some(1), "what did not pass is not charged");
 }

@@ -4,7 +4,7 @@ use std::slice;
 
 use super::*;
 use crate::algorithm::Value;
-use crate::charge::{Charged, Enforcement};
+use crate::charge::{Charged, Enforcement, Refund};
 use crate::cluster::migration::StoreCursor;
 use crate::store::local::snapshot::tests::{at, rule, spec};
 use crate::store::{LimitSpec, SnapshotHead};
@@ -114,9 +114,9 @@ fn who_has_spent_a_day_far_ahead_waits_for_the_end_of_this_one() {
 fn a_charge_is_refunded_after_the_clock_was_set_back_in_its_window() {
     for rule in [hourly(), daily()] {
         let place = Place::new(&rule);
-        let until_full = place.ask(1, at(0)).headroom.until_full;
+        let refund = Refund::of(Place::charge(1), place.ask(1, at(0)).headroom, at(0));
         place.set(-100);
-        place.store.refund(&place.binding, &[(Place::charge(1), at(0).saturating_add(until_full))], at(1));
+        place.store.refund(&place.binding, &[refund], at(1));
         assert_eq!(place.ask(0, at(1)).headroom.remaining, Some(3), "{rule:?}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::charge::{Charge, ChargeSource};
+use crate::charge::{Charge, ChargeSource, Refund};
 use crate::store::redis::CallArgument;
 use crate::store::shared::calls::Operation;
 use crate::store::shared::limit::ChargePart;
@@ -11,13 +11,12 @@ use crate::store::shared::{SharedLimit, SharedStore, Tables};
 use crate::units::Nanos;
 
 impl SharedStore {
-    /// Refunds a charge; `full_at` as in [`super::super::Store::refund`].
+    /// Refunds a charge.
     pub(in crate::store) fn refund(
         self: &Arc<Self>,
         tables: Tables<'_>,
         limit: &SharedLimit,
-        charge: &Charge,
-        full_at: Nanos,
+        Refund { charge, full_at }: &Refund,
     ) {
         let Some(part) = limit.part(charge) else { return };
         let now = self.clock.now();
@@ -29,7 +28,8 @@ impl SharedStore {
             ChargeSource::Counted { sync } if self.counters.refund(&part, sync, full_there, redis_time) => {}
             ChargeSource::Fallback { key, cost_multiplier, refill_times: refill_times @ [alone, _] } => {
                 let cost = charge.cost.saturating_mul(cost_multiplier);
-                tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
+                let refund = Refund { charge: Charge { key, cost, ..charge.clone() }, full_at: *full_at };
+                tables.store.refund(tables.binding, &[refund], now);
                 let is_noted = alone > Nanos::ZERO;
                 if is_noted && !self.fallback.take_back(&part, charge.cost, refill_times, redis_time) {
                     // Redis does not count the charge as refilled before it was reconciled

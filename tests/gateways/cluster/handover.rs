@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tollgate::charge::Refund;
 use tollgate::units::{LimitKey, Nanos};
 
 use super::fleet::World;
@@ -23,7 +24,7 @@ fn a_refund_that_was_made_before_a_handover_failed_is_not_made_again() {
         let (mut batch, now) = ([one(BURST, key)], node.clock.now());
         let receipt = node.store.charge(&node.binding, &mut batch, now).await;
         let [charge] = batch;
-        [(charge, now.saturating_add(receipt.charged[0].headroom.until_full))]
+        [Refund::of(charge, receipt.charged[0].headroom, now)]
     });
     let node = Arc::clone(&asks);
     world.run_on(0, async move { node.store.refund(&node.binding, &refund, node.clock.now()) });
