@@ -274,7 +274,8 @@ impl SharedStore {
         tables: Tables<'_>,
         limits: &[&SharedLimit],
         batch: &mut [Charge],
-        (now, waited): (Nanos, &mut Nanos),
+        now: Nanos,
+        waited: &mut Nanos,
     ) -> SharedOutcome {
         let mut parts: Vec<ChargePart> = Vec::with_capacity(batch.len());
         for (position, (limit, charge)) in limits.iter().zip(&*batch).enumerate() {
@@ -284,12 +285,10 @@ impl SharedStore {
         let asked = match (limits, &*parts, &mut *batch) {
             // a lease does not tell Redis of denied requests
             ([limit], [part], [charge]) if limit.is_leased() && !part.enforcement.counts_denied => {
-                self.charge_leased(part, charge, (now, waited)).await
+                self.charge_leased(part, charge, now, waited).await
             }
-            ([limit], [part], [charge]) if limit.is_eventual() => {
-                self.charge_eventual(part, charge, (now, waited)).await
-            }
-            _ => self.charge_exact(&parts, batch, (now, waited)).await.map(|charged| (charged, DecisionSource::Store)),
+            ([limit], [part], [charge]) if limit.is_eventual() => self.charge_eventual(part, charge, now, waited).await,
+            _ => self.charge_exact(&parts, batch, now, waited).await.map(|charged| (charged, DecisionSource::Store)),
         };
         if let Ok((charged, source)) = asked {
             return SharedOutcome::Charged(charged, source);
@@ -300,7 +299,7 @@ impl SharedStore {
             .zip(&parts)
             .map(|((limit, charge), part)| self.degraded(limit, part, charge, now))
             .collect();
-        match self.fallback.charge((tables, &self.slots), &mut degraded, now) {
+        match self.fallback.charge(tables, &self.slots, &mut degraded, now) {
             Ok(charged) => SharedOutcome::Degraded(charged),
             Err(refused) => SharedOutcome::FailedClosed(refused),
         }
@@ -336,7 +335,8 @@ impl SharedStore {
         self: &Arc<Self>,
         parts: &[ChargePart],
         batch: &mut [Charge],
-        (now, waited): (Nanos, &mut Nanos),
+        now: Nanos,
+        waited: &mut Nanos,
     ) -> Result<AllCharged, CallFailure> {
         let is_unavailable = parts.first().is_some_and(|part| self.is_unavailable(part));
         if is_unavailable || *waited >= self.settings.timeout {
@@ -370,7 +370,8 @@ impl SharedStore {
         self: &Arc<Self>,
         part: &ChargePart,
         charge: &mut Charge,
-        (now, waited): (Nanos, &mut Nanos),
+        now: Nanos,
+        waited: &mut Nanos,
     ) -> Result<(AllCharged, DecisionSource), CallFailure> {
         match self.lease(part, now, *waited < self.settings.timeout) {
             LeaseOutcome::Now { charged, redis_time, expires_at } => {
@@ -386,7 +387,7 @@ impl SharedStore {
             }
             LeaseOutcome::Rejected => {
                 let charged =
-                    self.charge_exact(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
+                    self.charge_exact(std::slice::from_ref(part), std::slice::from_mut(charge), now, waited).await?;
                 Ok((charged, DecisionSource::Store))
             }
         }
@@ -418,7 +419,8 @@ impl SharedStore {
         self: &Arc<Self>,
         part: &ChargePart,
         charge: &mut Charge,
-        (now, waited): (Nanos, &mut Nanos),
+        now: Nanos,
+        waited: &mut Nanos,
     ) -> Result<(AllCharged, DecisionSource), CallFailure> {
         let redis_time = self.redis_time(part, now);
         if self.is_unavailable(part) {
@@ -430,8 +432,7 @@ impl SharedStore {
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
         let asked = self.counters.ask(part);
-        let charged =
-            self.charge_exact(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
+        let charged = self.charge_exact(std::slice::from_ref(part), std::slice::from_mut(charge), now, waited).await?;
         drop(asked);
         if let Some(known) = self.memory.known(part) {
             self.counters.begin(part, known.state().cloned(), self.redis_time(part, self.clock.now()));

@@ -272,7 +272,7 @@ impl<'a> ChargeTransaction<'a> {
         });
         let limits: SmallVec<[&SharedLimit; 4]> = limits.collect();
         let tables = self.store.tables_of(self.binding);
-        match shared.charge(tables, &limits, charges, (self.now, &mut self.waited)).await {
+        match shared.charge(tables, &limits, charges, self.now, &mut self.waited).await {
             SharedOutcome::Charged(charged, source) => Ok((charged, source)),
             SharedOutcome::Degraded(charged) => Ok((charged, DecisionSource::Fallback)),
             SharedOutcome::FailedClosed(position) => Err(Stop::FailedClosed(position)),

@@ -93,7 +93,8 @@ impl Fallback {
     /// is the position of a limit that denies everything while Redis is unavailable.
     pub(super) fn charge(
         &self,
-        (tables, slots): (Tables<'_>, &Slots),
+        tables: Tables<'_>,
+        slots: &Slots,
         degraded: &mut [DegradedCharge<'_>],
         now: Nanos,
     ) -> Result<AllCharged, usize> {
@@ -108,7 +109,7 @@ impl Fallback {
             return Err(refused);
         }
         let slot = slots.next();
-        let mut all = self.decide((tables, slots), degraded, slot, now);
+        let mut all = self.decide(tables, slots, degraded, slot, now);
         let passes = !degraded.iter().zip(&all).any(|(one, charged)| one.part.enforcement.denies(charged.decision));
         if !passes {
             slots.let_go(slot);
@@ -124,7 +125,8 @@ impl Fallback {
     /// Charges the slots, and the buckets if the slots are free; each charge then says where its tokens come from.
     fn decide(
         &self,
-        (tables, slots): (Tables<'_>, &Slots),
+        tables: Tables<'_>,
+        slots: &Slots,
         degraded: &mut [DegradedCharge<'_>],
         slot: u64,
         now: Nanos,
