@@ -31,6 +31,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{AlgorithmName, Completion, Rule};
 use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, Mode, Refund, is_denied};
 use crate::cluster::migration::{Fetch, OwnershipEpoch};
+use crate::cluster::wire::LimitIdentity;
 use crate::cluster::{Cluster, Peer};
 use crate::units::Nanos;
 use floors::BatchWithFloors;
@@ -64,6 +65,22 @@ pub struct LimitSpec<'a> {
 }
 
 impl<'a> LimitSpec<'a> {
+    /// The limit that another gateway or a snapshot names; `None` if this program does not know its algorithm.
+    pub fn of(identity: &'a LimitIdentity) -> Option<Self> {
+        let algorithm = AlgorithmName::canonical_of(&identity.algorithm)?;
+        Some(Self { max_keys: identity.max_keys, ..Self::bare(&identity.name, algorithm, identity.key) })
+    }
+
+    /// The limit as other gateways and snapshots name it.
+    pub fn identity(&self) -> LimitIdentity {
+        LimitIdentity {
+            name: self.name.to_owned(),
+            algorithm: self.algorithm.as_str().to_owned(),
+            key: self.key,
+            max_keys: self.max_keys,
+        }
+    }
+
     /// The identity of a sticky limit, and nothing else about it.
     pub const fn bare(name: &'a str, algorithm: AlgorithmName, key: u64) -> Self {
         let mode = Mode::Sticky;

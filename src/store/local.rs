@@ -383,6 +383,12 @@ impl LimitTable {
         if self.is_shared.load(Ordering::Relaxed) { ClockOffset::ZERO } else { self.wall.get() }
     }
 
+    /// The limit, without its parameters.
+    fn spec(&self) -> LimitSpec<'_> {
+        let max_keys = self.max_keys.load(Ordering::Relaxed);
+        LimitSpec { max_keys, ..LimitSpec::bare(&self.name, self.algorithm, self.key) }
+    }
+
     fn is_full(&self) -> bool {
         self.keys.load(Ordering::Relaxed) >= self.max_keys.load(Ordering::Relaxed)
     }

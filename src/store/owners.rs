@@ -222,12 +222,7 @@ impl Owners {
 impl OwnedLimit {
     /// The limit as other gateways learn it.
     pub(super) fn new(spec: &LimitSpec<'_>) -> Self {
-        let identity = Arc::new(LimitIdentity {
-            name: spec.name.to_owned(),
-            algorithm: spec.algorithm.as_str().to_owned(),
-            key: spec.key,
-            max_keys: spec.max_keys,
-        });
+        let identity = Arc::new(spec.identity());
         let forms = spec.rules.iter().map(|rule| OwnedRule::new(&identity, Arc::new(rule.clone()))).collect();
         Self { forms, identity, own: Cache::new(MAX_CUSTOMER_RULES) }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::algorithm::{AlgorithmName, Completion, Parameters};
+use crate::algorithm::{Completion, Parameters};
 use crate::charge::{Charge, Enforcement, Refund, RuleRef, Slot};
 use crate::cluster::Peer;
 use crate::cluster::migration::{ImportCounts, StoreCursor};
@@ -160,13 +160,9 @@ impl RemoteCharges {
 
 impl PeerSession for RemoteCharges {
     fn learn(&self, limit: &LimitIdentity, parameters: &Parameters) {
-        let algorithm = AlgorithmName::canonical_of(&limit.algorithm);
-        let rule = algorithm.and_then(|algorithm| Some((algorithm, parameters.rule(algorithm)?)));
+        let known = LimitSpec::of(limit).and_then(|spec| Some((spec, parameters.rule(spec.algorithm)?)));
         let mut limits = self.limits.write();
-        let position = rule.map(|(algorithm, rule)| {
-            let spec = LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) };
-            self.store.local.adopt(&mut limits.binding, &spec, rule)
-        });
+        let position = known.map(|(spec, rule)| self.store.local.adopt(&mut limits.binding, &spec, rule));
         limits.positions.push(position);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Binding, BoundLimit, LimitTable, LocalStore};
+use super::{Binding, BoundLimit, LocalStore};
 use crate::algorithm::Rule;
 use crate::charge::Charge;
 use crate::store::LimitSpec;
@@ -36,10 +36,7 @@ impl LocalStore {
             if !limit.table.abandoned.load(Ordering::Relaxed) {
                 continue;
             }
-            let LimitTable { name, algorithm, key, max_keys, .. } = &*limit.table;
-            let max_keys = max_keys.load(Ordering::Relaxed);
-            let spec = LimitSpec { max_keys, ..LimitSpec::bare(name, *algorithm, *key) };
-            let table = self.table(&spec);
+            let table = self.table(&limit.table.spec());
             let rules = limit.rules.iter().map(|(_, rule)| (table.number(rule), rule.clone())).collect();
             *limit = BoundLimit { table, rules };
         }

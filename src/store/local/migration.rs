@@ -14,7 +14,7 @@ use super::held::Holders;
 use super::rules::RuleNumbers;
 use super::table::{DetachedCell, KEY_BYTES, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard};
-use crate::algorithm::{AlgorithmName, Completion, Parameters, Rule, State};
+use crate::algorithm::{Completion, Parameters, Rule, State};
 use crate::charge::Charge;
 use crate::cluster::migration::{ImportCounts, StoreCursor};
 use crate::cluster::wire::{HeldSlot, LimitIdentity, StateBatch};
@@ -38,18 +38,18 @@ impl LocalStore {
     pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<LimitIdentity> {
         let table = &binding.limits.get(charge.limit)?.table;
         let has_state = || self.shards.of(charge.key).lock().cells[table.position].has_state(charge.key);
-        (table.moves() && (table.algorithm.holds_slots() || !has_state())).then(|| table.identity())
+        (table.moves() && (table.algorithm.holds_slots() || !has_state())).then(|| table.spec().identity())
     }
 
     /// Whether this store has a state of `key` under `limit`.
     pub fn has_state(&self, limit: &LimitIdentity, key: LimitKey) -> bool {
-        let table = spec(limit).and_then(|spec| self.tables.read().find(&spec));
+        let table = LimitSpec::of(limit).and_then(|spec| self.tables.read().find(&spec));
         table.is_some_and(|table| self.shards.of(key).lock().cells[table.position].has_state(key))
     }
 
     /// See [`crate::cluster::state_service::StateService::take`].
     pub fn take(&self, limit: &LimitIdentity, key: LimitKey, leaves: &dyn Fn()) -> Option<StateBatch> {
-        let table = self.tables.read().find(&spec(limit)?)?;
+        let table = self.tables.read().find(&LimitSpec::of(limit)?)?;
         if !table.moves() || key == OVERFLOW_KEY {
             return None;
         }
@@ -119,11 +119,11 @@ impl LocalStore {
     /// as new.
     pub fn put(&self, states: &StateBatch, now: Nanos) -> ImportCounts {
         let mut received = ImportCounts::default();
-        let known = spec(&states.limit);
-        let Some(spec) = known else { return ImportCounts { unknown: states.count, ..ImportCounts::default() } };
+        let unknown = ImportCounts { unknown: states.count, ..ImportCounts::default() };
+        let Some(spec) = LimitSpec::of(&states.limit) else { return unknown };
         let table = self.table(&spec);
         if !table.moves() {
-            return ImportCounts { unknown: states.count, ..ImportCounts::default() };
+            return unknown;
         }
         let mut rules = CarriedRules::of(Arc::clone(&table));
         rules.learn(&states.rules);
@@ -163,12 +163,6 @@ impl LocalStore {
 /// A state without the slots that requests hold.
 fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
     if rule.holds_slots() { rule.complete(state, Cost::MAX, Completion::UNMEASURED, now) } else { Some(state) }
-}
-
-/// The limit with this identity; `None` if this program does not know its algorithm.
-pub(super) fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
-    let algorithm = AlgorithmName::canonical_of(&limit.algorithm)?;
-    Some(LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) })
 }
 
 /// The limit of states that come from a snapshot or another gateway, and the parameters that they were written under.
@@ -240,7 +234,7 @@ impl<'s> StateBatchBuilder<'s> {
         if count == 0 {
             return None;
         }
-        let limit = table.identity();
+        let limit = table.spec().identity();
         let known = table.rules.read();
         // every number in a cell has its parameters here, since no charge is possible without them
         let rules = rules.from(0).filter_map(|number| known.get(number)).map(Parameters::of).collect();
@@ -250,15 +244,6 @@ impl<'s> StateBatchBuilder<'s> {
 }
 
 impl LimitTable {
-    pub(super) fn identity(&self) -> LimitIdentity {
-        LimitIdentity {
-            name: self.name.clone(),
-            algorithm: self.algorithm.as_str().to_owned(),
-            key: self.key,
-            max_keys: self.max_keys.load(Ordering::Relaxed),
-        }
-    }
-
     /// A state that was written under the parameters with this number, converted to wall clock times.
     pub(super) fn with_wall_times(&self, number: u32, state: State) -> State {
         // recursive, since the caller may already read the rules while it takes states out

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::migration::{CarriedRules, spec};
+use super::migration::CarriedRules;
 use super::rules::RuleNumbers;
 use super::table::{Cells, DetachedCell, KEY_BYTES, read_cell, write_cell};
 use super::{LimitTable, LocalStore};
@@ -142,7 +142,7 @@ impl LocalStore {
         let (bound, mut numbers) = (table.bound.lock().clone(), RuleNumbers::default());
         let is_known = |number| table.rules.read().get(number).is_some();
         let bound = bound.into_iter().map(|number| if is_known(number) { numbers.position(number) } else { u32::MAX });
-        let limit = SnapshotLimit { identity: table.identity(), bound: bound.collect() };
+        let limit = SnapshotLimit { identity: table.spec().identity(), bound: bound.collect() };
         writer.part(&Part::Limit(Box::new(limit)), &[])?;
         let (mut rules_written, mut count, mut cells) = (0, 0_u64, Vec::new());
         // cells follow the rules to which they refer
@@ -245,7 +245,7 @@ impl Restored {
             match reader.part()? {
                 (Part::Limit(found), _) => {
                     // the requests that held slots have ended with their process
-                    let spec = spec(&found.identity).filter(|spec| !spec.algorithm.holds_slots());
+                    let spec = LimitSpec::of(&found.identity).filter(|spec| !spec.algorithm.holds_slots());
                     let rules = spec.map(|spec| CarriedRules::of(self.store.table(&spec)));
                     limit = Some((rules, found.bound));
                 }

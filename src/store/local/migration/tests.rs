@@ -4,6 +4,7 @@ use std::slice;
 use proptest::prelude::*;
 
 use super::*;
+use crate::algorithm::AlgorithmName;
 use crate::charge::{Charged, Enforcement, Mode, RuleRef, Sharing, Slot};
 use crate::store::local::StateElsewhere;
 use crate::store::local::snapshot::tests::{at, rule, spec};
