@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tollgate::algorithm::Rule;
 use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
-use tollgate::config::{self, LimitSpec as Configured};
+use tollgate::config::{self, WrittenLimit};
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::LimitKey;
@@ -31,7 +31,7 @@ struct InStore {
 }
 
 impl InStore {
-    fn new(limit: &Configured, rule: Rule) -> Self {
+    fn new(limit: &WrittenLimit, rule: Rule) -> Self {
         let store = LocalStore::new();
         let rules = [rule];
         let spec = LimitSpec {
@@ -80,7 +80,7 @@ impl Subject for Bare {
     }
 }
 
-fn limits() -> Vec<Configured> {
+fn limits() -> Vec<WrittenLimit> {
     let text = include_str!("../config/algorithms.yaml");
     config::load_limits(text, "config/algorithms.yaml", &|_| None).expect("the sample is right").limits
 }

@@ -48,7 +48,6 @@ mod server;
 mod settings;
 mod shape;
 mod sharing;
-mod spec;
 mod state;
 mod store;
 mod terms;
@@ -58,6 +57,7 @@ mod upstreams;
 mod values;
 mod warn_at;
 mod words;
+mod written_limit;
 
 pub use cluster::Cluster;
 pub use customers::{DirectorySource, HttpLookup, LookupCacheSettings, PostgresQuery, PostgresStatement, RedisHash};
@@ -70,7 +70,6 @@ pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use receivers::{TraceFiles, UsageFiles, WebhookFiles};
 pub use section_values::{SectionValues, section_values};
 pub use shape::{ConfigText, IncludedFile, included_files};
-pub use spec::LimitSpec;
 pub use state::StateSettings;
 pub use store::{ClientTls, RedisStore, Secret};
 pub use trial_setting::TrialSetting;
@@ -78,6 +77,7 @@ pub use upstreams::UpstreamTls;
 pub use values::NamedFile;
 pub(crate) use values::check_name;
 pub use words::nearest;
+pub use written_limit::WrittenLimit;
 
 use customers::{CustomerFeatures, Customers};
 use domains::ParsedDomain;
@@ -130,7 +130,7 @@ pub struct Limits {
     /// The names of the plans.
     pub plans: Vec<String>,
     /// The limits, in the order of the text.
-    pub limits: Vec<LimitSpec>,
+    pub limits: Vec<WrittenLimit>,
     /// Warnings about the limits.
     pub warnings: Vec<Warning>,
 }
@@ -250,7 +250,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     let plans = limits::read_plans(top, FileScope::LimitsOnly);
     let no_levels = Names::empty("a level", false);
     let (_, limits) = limits::read(top, &plans, &no_levels, None, FileScope::LimitsOnly);
-    let limits: Option<Vec<LimitSpec>> =
+    let limits: Option<Vec<WrittenLimit>> =
         limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
 }

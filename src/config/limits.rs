@@ -10,8 +10,8 @@ use crate::config::parameters::Parameters;
 use crate::config::prices::{self, PriceTable};
 use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
-use crate::config::spec::LimitSpec;
 use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
+use crate::config::written_limit::WrittenLimit;
 use crate::config::{
     ban, cost, key, over_limit, priority, quota_unit, request_overrides, scalar, sharing, warn_at, words,
 };
@@ -36,7 +36,7 @@ const LARGE_STATE: u64 = 1 << 20;
 
 /// A limit after reading: its configured form, and the compiled limit if all of it could be read.
 pub(super) struct CheckedLimit {
-    pub(super) spec: Arc<LimitSpec>,
+    pub(super) spec: Arc<WrittenLimit>,
     pub(super) limit: Option<Limit>,
     /// The candidate that the gateway tries out beside the limit.
     pub(super) candidate: Option<Candidate>,
@@ -337,7 +337,7 @@ impl<'a> LimitReader<'_, 'a> {
         base: &Parameters<'a>,
         plans: &[NamedPlan<'a>],
         others: &CommonSettings<'_>,
-    ) -> Option<LimitSpec> {
+    ) -> Option<WrittenLimit> {
         let plan_spec = |plan: &NamedPlan<'a>| {
             let arguments = match &plan.parameters {
                 PlanParameters::Unlimited => None,
@@ -350,7 +350,7 @@ impl<'a> LimitReader<'_, 'a> {
             OverLimit::Delay { max_wait, max_waiting, .. } => (Some(*max_wait), *max_waiting),
             OverLimit::Deny(_) | OverLimit::Divert(_) | OverLimit::Mark(_) => (None, None),
         };
-        Some(LimitSpec {
+        Some(WrittenLimit {
             name: self.name.to_owned(),
             algorithm,
             mode,
@@ -376,7 +376,7 @@ impl<'a> LimitReader<'_, 'a> {
 
     /// Warns of a delay under a limit whose rules admit at once or not at all; and of a queue without `max_wait`, which denies
     /// every request that would have to wait. The other algorithms that reserve tokens work well without one.
-    fn warn_of_delay(&self, spec: &LimitSpec, rules: &[Rule]) {
+    fn warn_of_delay(&self, spec: &WrittenLimit, rules: &[Rule]) {
         let delays = |arguments: &Arguments| arguments.has("delay_after");
         let queues = || spec.algorithm.as_str() == "leaky_queue" || spec.all_arguments().any(delays);
         let (message, hint) = match (spec.max_wait, rules.iter().any(Rule::can_delay)) {

@@ -13,8 +13,8 @@ use crate::config::parameters::{Overlay, Parameters};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, ReadContext};
 use crate::config::scalar::{self, InvalidValue};
-use crate::config::spec::LimitSpec;
 use crate::config::terms::PlanParameters;
+use crate::config::written_limit::WrittenLimit;
 use crate::config::{cost, document, environment, limits, sharing, warn_at, words};
 use crate::ruleset::limit::usable_room;
 use crate::ruleset::overrides::{InvalidOverride, Override, OverridesReader};
@@ -48,7 +48,7 @@ struct KnownLimits {
 
 #[derive(Debug, PartialEq)]
 struct KnownLimit {
-    spec: Arc<LimitSpec>,
+    spec: Arc<WrittenLimit>,
     /// The largest cost of a request that is known before the response.
     largest_cost: Cost,
     /// The percent of the room that requests of each plan may use; empty where all may use all of it.
@@ -101,7 +101,7 @@ impl ConfiguredOverrides {
     }
 
     /// The limit's arguments for `plan`; the limit's own where the plan is unlimited.
-    fn inherited(&self, limit: &LimitSpec, plan: Option<PlanId>) -> Parameters<'static> {
+    fn inherited(&self, limit: &WrittenLimit, plan: Option<PlanId>) -> Parameters<'static> {
         Parameters::known(limit.arguments(self.name(plan)).unwrap_or(&limit.base).clone())
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::problem_printer::ProblemPrinter;
 use super::{ChangeReport, CheckArgs};
 use crate::cli::Format;
-use crate::config::{LimitSpec, Limits, Problem, Problems, Warning};
+use crate::config::{Limits, Problem, Problems, Warning, WrittenLimit};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::words::{self, DescriptionLine};
@@ -171,7 +171,7 @@ impl ConfigPart {
         Self { heading: "headers".to_owned(), lines: vec![("Retry-After".to_owned(), jitter.describe())] }
     }
 
-    fn of_spec(spec: &LimitSpec, plans: &[String]) -> Self {
+    fn of_spec(spec: &WrittenLimit, plans: &[String]) -> Self {
         let asks = |plan: Option<&str>| match spec.rule(plan) {
             Ok(Some(rule)) => Some(rule.describe_above(spec.floor(&rule, plan, plans))),
             Ok(None) => Some(words::UNLIMITED.to_owned()),

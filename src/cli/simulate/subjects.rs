@@ -1,6 +1,6 @@
 //! The subjects of a simulation, from the limits of a configuration.
 
-use crate::config::{self, LimitSpec, Limits};
+use crate::config::{self, Limits, WrittenLimit};
 use crate::simulation::SimulatedLimit;
 
 /// The limit `name` with the parameters of `plan`. `Err` says why it cannot be simulated.
@@ -27,7 +27,7 @@ pub(super) fn subject(limits: &Limits, name: &str, plan: Option<&str>) -> Result
     Ok(SimulatedLimit { max_waiting: limit.max_waiting, floor, charges_denied: limit.charges_denied, ..subject })
 }
 
-fn needs_plan(limit: &LimitSpec) -> bool {
+fn needs_plan(limit: &WrittenLimit) -> bool {
     let required = limit.algorithm.parameters().iter().filter(|parameter| parameter.required);
     !limit.plans.is_empty() && required.into_iter().any(|parameter| !limit.base.has(parameter.name))
 }

@@ -7,7 +7,7 @@ use crate::units::{Cost, Nanos};
 
 /// A limit as the configuration writes it, from which a simulation starts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LimitSpec {
+pub struct WrittenLimit {
     /// The name in the configuration.
     pub name: String,
     /// The algorithm of every plan.
@@ -29,7 +29,7 @@ pub struct LimitSpec {
     pub charges_denied: bool,
 }
 
-impl LimitSpec {
+impl WrittenLimit {
     /// The arguments for `plan`: its own if the limit names the plan, else the limit's; `None` if the plan is unlimited.
     pub fn arguments(&self, plan: Option<&str>) -> Option<&Arguments> {
         let named = self.plans.iter().find(|(name, _)| Some(name.as_str()) == plan);
