@@ -2,7 +2,21 @@
 //!
 //! The size of a lease follows the rate of the key and the rest of the bucket: each of N gateways takes at most a share
 //! of 1/(2N), so that gateways share the last tokens of a bucket one by one. Unspent tokens lapse [`LIFETIME`] after
-//! the call. A request for which the lease is too small waits for the next call; each key has one call at a time.
+//! the call.
+//!
+//! The lease of a key is idle, or asking: then a task, [`LeaseCalls`], makes calls to Redis for it, one at a time.
+//!
+//! 1. A request comes ([`SharedStore::lease`]). It has its result at once if the balance covers it, or if Redis would
+//!    certainly deny it; otherwise it waits in the lease's queue. An idle lease begins to ask when a request waits, or
+//!    when the balance lasts no longer than two and a half calls.
+//! 2. The task takes the waiting requests out of the queue ([`LeaseCalls::next`]). It asks for their tokens and for some
+//!    ahead; only its first call may be for tokens ahead alone. If there is nothing to ask for, the lease is idle again.
+//! 3. The task calls Redis ([`SharedStore::make_lease_call`]). If the call fails or is late, the lease is idle again and
+//!    the requests in its queue get no result. A late reply still serves the requests of its call.
+//! 4. The granted tokens serve the requests of the call in their order, and the rest joins the balance
+//!    ([`SharedStore::share_out`]). A request for which they do not suffice is denied if Redis granted fewer tokens than
+//!    the gateway asked for. Otherwise other requests have spent them meanwhile, and it returns to the front of the
+//!    queue. Step 2 follows.
 //!
 //! A lease is of one set of parameters. While it has tokens, requests of the same key under other parameters (of another
 //! plan, of overrides) are decided by Redis.
@@ -65,7 +79,7 @@ struct Lease {
     balance: Cost,
     expires_at: Nanos,
     pace: EwmaRate,
-    /// Whether a call is on its way.
+    /// Whether a task makes calls for it.
     asking: bool,
     waiting: VecDeque<Waiter>,
     used: Nanos,
@@ -74,6 +88,22 @@ struct Lease {
 struct Waiter {
     part: ChargePart,
     sender: oneshot::Sender<ChargeResult>,
+}
+
+/// The calls for one key. Dropping it makes the lease idle, so that no request waits for ever.
+struct LeaseCalls {
+    gateway: Arc<SharedStore>,
+    key: LimitKey,
+    /// Whether the lease is idle already: another task may make calls for it by now.
+    ended: bool,
+}
+
+/// A call for more tokens of a key.
+struct LeaseCall {
+    part: ChargePart,
+    want: Cost,
+    /// The requests that wait for the tokens.
+    waiting: VecDeque<Waiter>,
 }
 
 /// The answer to a request under a lease.
@@ -182,6 +212,25 @@ impl Events {
     }
 }
 
+impl Lease {
+    fn new(part: &ChargePart, now: Nanos) -> Self {
+        Self {
+            part: part.for_one(),
+            balance: 0,
+            expires_at: Nanos::ZERO,
+            pace: EwmaRate::default(),
+            asking: false,
+            waiting: VecDeque::new(),
+            used: now,
+        }
+    }
+
+    /// Whether the tokens are for requests like `part`: Redis granted them under the same parameters.
+    fn serves(&self, part: &ChargePart) -> bool {
+        self.part.has_parameters_of(part)
+    }
+}
+
 impl SharedStore {
     /// Decides a request for `part` under a lease; `may_wait` says whether it may wait for a call. `now` is this
     /// gateway's time.
@@ -207,7 +256,7 @@ impl SharedStore {
         if self.leases.events.spend(lease, part.cost, now) {
             let (left, expires_at) = (lease.balance, lease.expires_at);
             if !lease.asking && left < lease.pace.within(self.refill_time(), now) && !self.is_unavailable(part) {
-                self.spawn_lease_call(lease);
+                self.spawn_lease_calls(lease);
             }
             drop(shard);
             return LeaseOutcome::Now { charged: self.spent(part, left, redis_time), redis_time, expires_at };
@@ -221,7 +270,7 @@ impl SharedStore {
         let (sender, receiver) = oneshot::channel();
         lease.waiting.push_back(Waiter { part: part.clone(), sender });
         if !lease.asking {
-            self.spawn_lease_call(lease);
+            self.spawn_lease_calls(lease);
         }
         LeaseOutcome::Pending(receiver)
     }
@@ -237,80 +286,20 @@ impl SharedStore {
         LeaseOutcome::Now { charged: self.spent(part, left, redis_time), redis_time, expires_at: Nanos::ZERO }
     }
 
-    /// The result of a request that spent leased tokens; `left` of them remain.
-    fn spent(&self, part: &ChargePart, left: Cost, redis_time: Nanos) -> Charged {
-        let mut headroom = self.memory.predict(part, redis_time).headroom;
-        let quota = part.rule().policy().quota;
-        headroom.remaining = headroom.remaining.map(|remaining| remaining.saturating_add(left).min(quota));
-        Charged { decision: Decision::ADMIT, headroom }
-    }
-
-    /// The gateway asks for a new lease when the rest lasts no longer than this at the key's rate: two and a half
-    /// calls.
-    fn refill_time(&self) -> Nanos {
-        let call = Nanos::new(self.call_time.load(Ordering::Relaxed));
-        Nanos::new(call.get().saturating_mul(5) / 2).min(AHEAD)
-    }
-
-    fn spawn_lease_call(self: &Arc<Self>, lease: &mut Lease) {
+    fn spawn_lease_calls(self: &Arc<Self>, lease: &mut Lease) {
         lease.asking = true;
-        let asking = LeaseCalls { gateway: Arc::clone(self), key: lease.part.key, ended: false };
-        tokio::spawn(asking.run());
-    }
-}
-
-/// The calls for one key. When this is dropped, it ends them, so that no request waits for ever.
-struct LeaseCalls {
-    gateway: Arc<SharedStore>,
-    key: LimitKey,
-    ended: bool,
-}
-
-impl LeaseCalls {
-    async fn run(mut self) {
-        let mut first = true;
-        while let Some((part, want, waiting)) = self.next(first) {
-            if first && !self.gateway.reconcile_keys_of(std::slice::from_ref(&part)).await {
-                return;
-            }
-            first = false;
-            let asked = tokio::spawn(Arc::clone(&self.gateway).take_ahead(part, want, waiting));
-            // requests that come from now on do not wait for a call that is late
-            if !matches!(timeout(self.gateway.settings.timeout.to_duration(), asked).await, Ok(Ok(true))) {
-                return;
-            }
-        }
-        self.ended = true;
+        let calls = LeaseCalls { gateway: Arc::clone(self), key: lease.part.key, ended: false };
+        tokio::spawn(calls.run());
     }
 
-    /// The tokens to ask for next, and the requests that wait for them; `None` if there is nothing to ask for.
-    fn next(&self, first: bool) -> Option<(ChargePart, Cost, VecDeque<Waiter>)> {
-        let gateway = &self.gateway;
-        let now = gateway.clock.now();
-        let mut shard = gateway.leases.shard(self.key).lock();
-        let lease = shard.get_mut(&self.key)?;
-        gateway.leases.events.lapse(lease, now);
-        let waiting = std::mem::take(&mut lease.waiting);
-        let owed = waiting.iter().fold(0, |sum: Cost, waiter| sum.saturating_add(waiter.part.cost));
-        let cost = waiting.iter().map(|waiter| waiter.part.cost).max().unwrap_or(1);
-        let wanted = owed.saturating_add(gateway.worth_taking(lease, cost, now)).saturating_sub(lease.balance);
-        if waiting.is_empty() && (wanted == 0 || !first) {
-            lease.asking = false;
-            return None;
-        }
-        Some((lease.part.clone(), wanted.max(1), waiting))
-    }
-}
-
-impl SharedStore {
-    /// Leases as many of `want` tokens as Redis grants. Returns whether Redis answered.
-    async fn take_ahead(self: Arc<Self>, part: ChargePart, want: Cost, waiting: VecDeque<Waiter>) -> bool {
+    /// Leases as many tokens as Redis grants. Returns whether Redis answered.
+    async fn make_lease_call(self: Arc<Self>, call: LeaseCall) -> bool {
         let sent = self.clock.now();
-        let outcome = self.call_partial(std::slice::from_ref(&part), want, 1).await;
+        let outcome = self.call_partial(std::slice::from_ref(&call.part), call.want, 1).await;
         let is_up = outcome.is_ok();
         match outcome {
-            Ok(outcome) => self.share_out((&part, want), &outcome, waiting, sent),
-            Err(failure) => waiting.into_iter().for_each(|waiter| drop(waiter.sender.send(Err(failure)))),
+            Ok(outcome) => self.share_out(call, &outcome, sent),
+            Err(failure) => call.waiting.into_iter().for_each(|waiter| drop(waiter.sender.send(Err(failure)))),
         }
         is_up
     }
@@ -318,23 +307,18 @@ impl SharedStore {
     /// Serves the waiting requests in their order, and keeps the rest of the tokens. Other requests may have spent their
     /// tokens meanwhile, or these have lapsed: if Redis granted all tokens, the unserved requests wait for the next
     /// call. Else they are denied, and the rest of the tokens goes back to Redis, where it adds up for a later request.
-    fn share_out(
-        self: &Arc<Self>,
-        (part, want): (&ChargePart, Cost),
-        outcome: &ChargeOutcome,
-        waiting: VecDeque<Waiter>,
-        sent: Nanos,
-    ) {
+    fn share_out(self: &Arc<Self>, call: LeaseCall, outcome: &ChargeOutcome, sent: Nanos) {
+        let LeaseCall { part, want, waiting } = call;
         let now = self.clock.now();
-        let redis_time = self.redis_time(part, now);
+        let redis_time = self.redis_time(&part, now);
         let mut shard = self.leases.shard(part.key).lock();
-        let Some(lease) = shard.get_mut(&part.key).filter(|lease| lease.serves(part)) else { return };
+        let Some(lease) = shard.get_mut(&part.key).filter(|lease| lease.serves(&part)) else { return };
         let events = &self.leases.events;
         events.lapse(lease, now);
         events.taken.fetch_add(outcome.granted, Ordering::Relaxed);
         lease.balance = lease.balance.saturating_add(outcome.granted);
         // after all granted tokens
-        let until_full = self.memory.predict(part, outcome.at).headroom.until_full;
+        let until_full = self.memory.predict(&part, outcome.at).headroom.until_full;
         let life = if part.form.is_window() { LIFETIME.min(until_full) } else { LIFETIME };
         lease.expires_at = sent.saturating_add(life);
         let (mut unserved, mut denied) = (VecDeque::new(), Vec::new());
@@ -355,13 +339,13 @@ impl SharedStore {
         unserved.append(&mut lease.waiting);
         lease.waiting = unserved;
         // the lease is larger where requests have gone
-        let kept = if denied.is_empty() { self.most_held(part) } else { 0 };
+        let kept = if denied.is_empty() { self.most_held(&part) } else { 0 };
         let spare = lease.balance.saturating_sub(kept);
         if spare > 0 {
             lease.balance = lease.balance.saturating_sub(spare);
             events.lapsed.fetch_add(spare, Ordering::Relaxed);
             let full_at = outcome.at.saturating_add(until_full);
-            self.refund_later(vec![(ChargePart { cost: spare, ..part.clone() }, full_at)]);
+            self.refund_later(vec![(ChargePart { cost: spare, ..part }, full_at)]);
         }
         for waiter in denied {
             let charged = self.still_denied(&waiter.part, redis_time);
@@ -379,21 +363,32 @@ impl SharedStore {
             is_refundable: true,
         })));
     }
-}
 
-impl Drop for LeaseCalls {
-    fn drop(&mut self) {
-        if !self.ended
-            && let Some(lease) = self.gateway.leases.shard(self.key).lock().get_mut(&self.key)
-        {
-            // the waiting requests see that their senders are dropped
-            lease.waiting.clear();
-            lease.asking = false;
+    /// The result of a request that spent leased tokens; `left` of them remain.
+    fn spent(&self, part: &ChargePart, left: Cost, redis_time: Nanos) -> Charged {
+        let mut headroom = self.memory.predict(part, redis_time).headroom;
+        let quota = part.rule().policy().quota;
+        headroom.remaining = headroom.remaining.map(|remaining| remaining.saturating_add(left).min(quota));
+        Charged { decision: Decision::ADMIT, headroom }
+    }
+
+    /// The denial of a request for which Redis granted too few tokens.
+    fn still_denied(&self, part: &ChargePart, redis_time: Nanos) -> Charged {
+        let charged = self.memory.predict(part, redis_time);
+        match charged.decision {
+            // time has passed since the call
+            Decision::Admit { .. } => Charged { decision: Decision::later(Nanos::new(1)), ..charged },
+            Decision::Deny(_) => charged,
         }
     }
-}
 
-impl SharedStore {
+    /// The gateway asks for a new lease when the rest lasts no longer than this at the key's rate: two and a half
+    /// calls.
+    fn refill_time(&self) -> Nanos {
+        let call = Nanos::new(self.call_time.load(Ordering::Relaxed));
+        Nanos::new(call.get().saturating_mul(5) / 2).min(AHEAD)
+    }
+
     /// The number of tokens to lease in addition to those that requests wait for, each for up to `cost` tokens.
     fn worth_taking(&self, lease: &Lease, cost: Cost, now: Nanos) -> Cost {
         let soon = lease.pace.within(AHEAD, now);
@@ -412,34 +407,54 @@ impl SharedStore {
     fn share_of(&self, tokens: Cost) -> Cost {
         tokens / self.nodes.load(Ordering::Relaxed).max(1).saturating_mul(2)
     }
+}
 
-    /// The denial of a request for which Redis granted too few tokens.
-    fn still_denied(&self, part: &ChargePart, redis_time: Nanos) -> Charged {
-        let charged = self.memory.predict(part, redis_time);
-        match charged.decision {
-            // time has passed since the call
-            Decision::Admit { .. } => Charged { decision: Decision::later(Nanos::new(1)), ..charged },
-            Decision::Deny(_) => charged,
+impl LeaseCalls {
+    async fn run(mut self) {
+        let mut is_first = true;
+        while let Some(call) = self.next(is_first) {
+            if is_first && !self.gateway.reconcile_keys_of(std::slice::from_ref(&call.part)).await {
+                return;
+            }
+            is_first = false;
+            let asked = tokio::spawn(Arc::clone(&self.gateway).make_lease_call(call));
+            // requests that come from now on do not wait for a call that is late
+            if !matches!(timeout(self.gateway.settings.timeout.to_duration(), asked).await, Ok(Ok(true))) {
+                return;
+            }
         }
+        self.ended = true;
+    }
+
+    /// The next call; `None` if there is nothing to ask for, and the lease is idle from now on. Only the first call may
+    /// be for tokens that no request waits for.
+    fn next(&self, is_first: bool) -> Option<LeaseCall> {
+        let gateway = &self.gateway;
+        let now = gateway.clock.now();
+        let mut shard = gateway.leases.shard(self.key).lock();
+        let lease = shard.get_mut(&self.key)?;
+        gateway.leases.events.lapse(lease, now);
+        let waiting = std::mem::take(&mut lease.waiting);
+        let owed = waiting.iter().fold(0, |sum: Cost, waiter| sum.saturating_add(waiter.part.cost));
+        let cost = waiting.iter().map(|waiter| waiter.part.cost).max().unwrap_or(1);
+        let wanted = owed.saturating_add(gateway.worth_taking(lease, cost, now)).saturating_sub(lease.balance);
+        if waiting.is_empty() && (wanted == 0 || !is_first) {
+            lease.asking = false;
+            return None;
+        }
+        Some(LeaseCall { part: lease.part.clone(), want: wanted.max(1), waiting })
     }
 }
 
-impl Lease {
-    fn new(part: &ChargePart, now: Nanos) -> Self {
-        Self {
-            part: part.for_one(),
-            balance: 0,
-            expires_at: Nanos::ZERO,
-            pace: EwmaRate::default(),
-            asking: false,
-            waiting: VecDeque::new(),
-            used: now,
+impl Drop for LeaseCalls {
+    fn drop(&mut self) {
+        if !self.ended
+            && let Some(lease) = self.gateway.leases.shard(self.key).lock().get_mut(&self.key)
+        {
+            // the waiting requests see that their senders are dropped
+            lease.waiting.clear();
+            lease.asking = false;
         }
-    }
-
-    /// Whether the tokens are for requests like `part`: Redis granted them under the same parameters.
-    fn serves(&self, part: &ChargePart) -> bool {
-        self.part.has_parameters_of(part)
     }
 }
 
