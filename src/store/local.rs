@@ -18,9 +18,9 @@ use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
 mod buckets;
 mod charging;
-mod guests;
 mod held;
 mod migration;
+mod peer_limits;
 mod rules;
 mod shard;
 pub mod snapshot;

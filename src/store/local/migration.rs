@@ -54,13 +54,13 @@ impl LocalStore {
             return None;
         }
         let mut shard = self.shards.of(key).lock();
-        let loose = shard.cells[table.position].take_out(&table, key)?;
+        let cell = shard.cells[table.position].take_out(&table, key)?;
         let holders = shard.held.take(table.position, key);
         leaves();
         drop(shard);
-        let mut parcel = StateBatchBuilder::of(self, Arc::clone(&table));
-        parcel.add(loose, holders);
-        parcel.finish()
+        let mut batch = StateBatchBuilder::of(self, Arc::clone(&table));
+        batch.add(cell, holders);
+        batch.finish()
     }
 
     /// How many states were lost because they were too large to move.
@@ -77,7 +77,7 @@ impl LocalStore {
     ) -> Vec<(usize, StateBatch)> {
         // the tables keep their positions while this vector holds them
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.moves()).cloned().collect();
-        let mut parcels: Vec<(usize, StateBatchBuilder<'_>)> = Vec::new();
+        let mut batches: Vec<(usize, StateBatchBuilder<'_>)> = Vec::new();
         for shard in self.shards.iter().skip(cursor.next).take(SHARDS_AT_ONCE) {
             cursor.next = cursor.next.saturating_add(1);
             for table in &tables {
@@ -88,29 +88,29 @@ impl LocalStore {
                     chosen.set(if key == OVERFLOW_KEY { None } else { to(key) });
                     chosen.get().is_some()
                 };
-                let taken = |loose: DetachedCell| {
+                let taken = |cell: DetachedCell| {
                     let Some(place) = chosen.get() else { return };
-                    let holders = held.take(table.position, loose.key);
-                    let of_same = |(known, parcel): &&mut (usize, StateBatchBuilder<'_>)| {
-                        *known == place && parcel.has_room_for(table)
+                    let holders = held.take(table.position, cell.key);
+                    let of_same = |(known, batch): &&mut (usize, StateBatchBuilder<'_>)| {
+                        *known == place && batch.has_room_for(table)
                     };
-                    match parcels.iter_mut().rev().find(of_same) {
-                        Some((_, parcel)) => parcel.add(loose, holders),
+                    match batches.iter_mut().rev().find(of_same) {
+                        Some((_, batch)) => batch.add(cell, holders),
                         None => {
-                            let mut parcel = StateBatchBuilder::of(self, Arc::clone(table));
-                            parcel.add(loose, holders);
-                            parcels.push((place, parcel));
+                            let mut batch = StateBatchBuilder::of(self, Arc::clone(table));
+                            batch.add(cell, holders);
+                            batches.push((place, batch));
                         }
                     }
                 };
                 cells[table.position].take_moved(table, now, &moves, taken);
             }
-            if parcels.iter().map(|(_, parcel)| parcel.bytes()).sum::<usize>() >= PART {
+            if batches.iter().map(|(_, batch)| batch.bytes()).sum::<usize>() >= PART {
                 break;
             }
         }
         cursor.is_over = cursor.next >= self.shards.len();
-        parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
+        batches.into_iter().filter_map(|(place, batch)| Some((place, batch.finish()?))).collect()
     }
 
     /// Adds states that came from another gateway. If a key has a state here already, the two are merged.
