@@ -11,13 +11,13 @@ use crate::units::{LimitKey, Nanos};
 
 mod balance;
 pub mod health;
+mod limiter;
 mod node;
 mod outlier;
-mod room;
 mod tls;
 
+pub use limiter::{UpstreamLimiter, UpstreamPermit};
 pub use node::{Instance, NodeAddress};
-pub use room::{UpstreamLimiter, UpstreamPermit};
 pub use tls::TlsConnector;
 
 use balance::Candidate;
