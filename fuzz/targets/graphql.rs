@@ -9,7 +9,7 @@ pub(crate) fn run(data: &[u8]) {
     let rule = GraphQlCost { path: path.clone(), max: 1000, max_depth: 8, list_arguments, items: 10 };
     let cost = |text: &[u8]| {
         let values = vec![FieldValue::Text(text.to_vec())];
-        rule.of(Some(&RequestFields::Read { paths: [path.clone()].into(), values }))
+        rule.of(None, Some(&RequestFields::Read { paths: [path.clone()].into(), values }))
     };
     let whole = cost(data);
     assert!((1..=rule.max).contains(&whole));

@@ -62,7 +62,6 @@ pub struct AwaitedBody {
 impl BodyFields {
     /// The known fields of the body of a request for `route` with these `headers`. `Err`: the body is ambiguous.
     pub(super) fn of(headers: &Fields, source: BodySource<'_>, route: &Route) -> Result<Self, &'static str> {
-        let coded = headers.get_all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let mut awaited = AwaitedBody {
             reader: RequestReader::new(Arc::clone(&route.body_fields), route.longest_text),
             caller: None,
@@ -74,7 +73,7 @@ impl BodyFields {
         Ok(match source {
             BodySource::Streaming(Framing::Empty) | BodySource::Buffered([]) => Self::Known(RequestFields::NoBody),
             BodySource::Unavailable => Self::Known(RequestFields::Unreadable),
-            _ if coded => Self::Known(RequestFields::Unreadable),
+            _ if !is_readable(headers) => Self::Known(RequestFields::Unreadable),
             BodySource::Streaming(_) => Self::Awaited(Box::new(awaited)),
             BodySource::Buffered(body) => {
                 awaited.read_held(body);
@@ -118,4 +117,35 @@ impl AwaitedBody {
             ReadProgress::Ambiguous(fault) => Err(fault),
         }
     }
+}
+
+/// Whether the upstream, too, reads a body with these `headers` as JSON in UTF-8: it is not encoded, and has no
+/// `content-type` or one that says so. By another type the upstream may read a form, say, whose fields tollgate does not see.
+fn is_readable(headers: &Fields) -> bool {
+    let mut types = headers.get_all("content-type");
+    let (first, second) = (types.next(), types.next());
+    second.is_none()
+        && first.is_none_or(is_json)
+        && headers.get_all("content-encoding").all(|coding| coding.eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether this value of `content-type` stands for JSON in UTF-8 at every server, however it cuts the value.
+fn is_json(content_type: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(content_type).map(str::to_ascii_lowercase) else { return false };
+    let mut parts = text.split(';').map(str::trim_ascii);
+    let is_json_type = |subtype: &str| {
+        let is_name = subtype.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte));
+        // some servers take any type that begins like that of forms for it
+        subtype == "json" || (is_name && subtype.ends_with("+json") && !subtype.starts_with("x-www-form-urlencoded"))
+    };
+    let is_utf_8 = |parameter: &str| match parameter.split_once('=') {
+        Some((name, value)) if name.trim_ascii_end() == "charset" => {
+            matches!(value.trim_ascii_start().trim_matches('"'), "utf-8" | "utf8")
+        }
+        _ => !parameter.contains("charset"),
+    };
+    // proxies join two fields to one with a comma
+    !text.contains(',')
+        && parts.next().and_then(|name| name.strip_prefix("application/")).is_some_and(is_json_type)
+        && parts.all(is_utf_8)
 }

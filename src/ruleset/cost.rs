@@ -230,7 +230,7 @@ impl CostRule {
                 Some(believed(facts.headers, name.as_str(), *max).unwrap_or(*missing))
             }
             Self::RequestField(said) => Some(said.of(facts.body)),
-            Self::GraphQl(rule) => Some(rule.of(facts.body)),
+            Self::GraphQl(rule) => Some(rule.of(facts.query, facts.body)),
             Self::RequestBytes(length) => body_length(facts).map(|bytes| started_blocks(bytes, *length)),
             Self::Response(_) | Self::ResponseBytes(_) => None,
         }

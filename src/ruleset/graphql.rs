@@ -4,6 +4,7 @@
 //! field costs one, and the selection in a list counts once for each item that the list may have, as the arguments `first`
 //! and `last` say. The syntax is that of the GraphQL specification of October 2021; any other document costs the maximum.
 
+use crate::ruleset::key::may_have_parameter;
 use crate::ruleset::request_field::{FieldPath, FieldValue, RequestFields};
 use crate::units::Cost;
 
@@ -33,9 +34,11 @@ pub struct GraphQlCost {
 }
 
 impl GraphQlCost {
-    /// The cost of a request with this body.
-    pub fn of(&self, body: Option<&RequestFields>) -> Cost {
+    /// The cost of a request with this query in its URL and this body.
+    pub fn of(&self, query: Option<&str>, body: Option<&RequestFields>) -> Cost {
         let text = match body.map(|body| body.get(&self.path)) {
+            // many servers execute the document of the URL in place of the body's
+            _ if self.path.0.iter().any(|name| may_have_parameter(query, name)) => None,
             Some(FieldValue::Text(text)) => str::from_utf8(text).ok(),
             _ => None,
         };
@@ -63,7 +66,8 @@ impl GraphQlCost {
         let Self { path, max, max_depth, list_arguments, items } = self;
         format!(
             "1 for each field of the GraphQL document in {path}, times what {} say of the lists around it ({items} where a \
-             variable says it); at most {max}, and {max} for a document that cannot be read or is deeper than {max_depth}",
+             variable says it); at most {max}, and {max} for a document that is in the URL, cannot be read, or is deeper \
+             than {max_depth}",
             list_arguments.join(" and ")
         )
     }

@@ -19,7 +19,7 @@ mod value;
 
 pub use hash::{KeyHasher, LimitHashers, SharedKey, sha256};
 pub use named::{Entries, Values, entry, named_value};
-pub use value::{Value, ValueFault, cookies, header_value, query_values, value};
+pub use value::{Value, ValueFault, cookies, header_value, may_have_parameter, query_values, value};
 
 /// The parts that together make a limit's key; empty for `all` (one bucket for all requests).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -265,6 +265,8 @@ routes: [{ name: calls, limits: [calls] }]
     ] {
         assert_eq!(ask(&mut client, head, "", "").await, is(left), "{head:?}");
     }
+    let form = ("POST", &[("content-type", "application/x-www-form-urlencoded")][..]);
+    assert_eq!(ask(&mut client, form, BODY, "").await, is("400"));
     assert_eq!(left(&mut client, None, r#"{"tool": "a", "tool": "b"}"#, "").await, Err(400));
 }
 

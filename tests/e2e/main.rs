@@ -84,6 +84,7 @@ mod response_framings;
 mod restarts;
 mod retrying;
 mod routing;
+mod second_readings;
 mod series;
 mod shared;
 mod shared_corrections;

@@ -99,11 +99,23 @@ pub fn header_value<'v>(name: &HeaderName, value: &'v [u8]) -> Cow<'v, [u8]> {
 
 /// The values of the query parameter `wanted`, percent-decoded (`+` is a space), in the order of the query.
 pub fn query_values(query: Option<&str>, wanted: &str) -> impl Iterator<Item = Vec<u8>> {
-    let decode = |text: &str| -> Vec<u8> { percent_encoding::percent_decode_str(&text.replace('+', " ")).collect() };
     query.unwrap_or_default().split('&').filter_map(move |pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         (!pair.is_empty() && decode(name) == wanted.as_bytes()).then(|| decode(value))
     })
+}
+
+/// Whether some server may find the parameter `wanted` in the query: servers differ on the case of names, on white space
+/// before them, and on whether `;` separates parameters.
+pub fn may_have_parameter(query: Option<&str>, wanted: &str) -> bool {
+    query.unwrap_or_default().split(['&', ';']).any(|pair| {
+        let name = pair.split_once('=').map_or(pair, |(name, _)| name);
+        decode(name).trim_ascii().eq_ignore_ascii_case(wanted.as_bytes())
+    })
+}
+
+fn decode(text: &str) -> Vec<u8> {
+    percent_encoding::percent_decode_str(&text.replace('+', " ")).collect()
 }
 
 /// The values of the cookies of this name (RFC 6265), in the order of the request, without white space and quotes around
