@@ -40,6 +40,14 @@ pub async fn identify(
     Box::pin(identify::identify(&active.ruleset, facts, lookup)).await
 }
 
+/// Checks whether the early limits would let a request for `route` pass that costs nothing: charges it, and refunds it. Bans
+/// deny it, too, so a good credential gets the denial that a bad one gets. `Err` is the response that it gets instead.
+pub async fn check(context: &mut RequestContext, route: Option<RouteId>, facts: &Facts<'_>) -> Result<(), Answer> {
+    charge(context, route, facts).await?;
+    refund_early(context);
+    Ok(())
+}
+
 /// The route under whose early limits a request for the usage page is charged: that of its path, or else the first one
 /// where it can be charged.
 pub fn route_of_usage(ruleset: &Ruleset, facts: &Facts<'_>, hashers: &LimitHashers) -> Option<RouteId> {

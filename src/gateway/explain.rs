@@ -270,19 +270,20 @@ impl ResolvedRequest {
         let ExplainedConfig { ruleset, lookup, hashers, pools: _ } = config;
         own_usage::check_before_identification(ruleset, facts)?;
         let identity = identify::identify(ruleset, facts, lookup).await;
-        if let Err(answer) = identity.and_then(|identity| own_usage::reader(ruleset, facts, &identity).map(drop)) {
+        let reader = identity.and_then(|identity| own_usage::reader(ruleset, facts, &identity).map(drop));
+        if reader.is_err() {
             self.explanation.caller = Some(CallerExplanation::of_credential(ruleset, facts));
-            if let Some(route) = early::route_of_usage(ruleset, facts, hashers) {
-                self.follow_early(config, ruleset.matcher.route(route), facts)?;
-            }
-            return Err(answer);
         }
+        if let Some(route) = early::route_of_usage(ruleset, facts, hashers) {
+            self.follow_early(config, ruleset.matcher.route(route), facts)?;
+        }
+        reader?;
         let detail = "the page on which customers see where they stand; no route is tried".to_owned();
         self.explanation.answer = Some(AnswerExplanation { status: 200, cause: "usage", detail });
         Ok(())
     }
 
-    /// Follows the steps of a request of a refused caller, under the limits of `route` that need nothing about callers.
+    /// Follows the steps of a request under the limits of `route` that need nothing about callers.
     fn follow_early(&mut self, config: ExplainedConfig<'_>, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
         let ExplainedConfig { ruleset, hashers, .. } = config;
         if !route.bypass.covers(facts, None) {

@@ -7,14 +7,15 @@ use http::Method;
 use serde::Serialize;
 
 use crate::customers::Customer;
+use crate::gateway::early;
 use crate::gateway::identify::Identity;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
-use crate::gateway::{charging, early};
 use crate::ruleset::Ruleset;
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::charges::Bucket;
 use crate::ruleset::key::{Facts, Resolved};
+use crate::ruleset::matcher::RouteId;
 use crate::ruleset::words::LimitTerms;
 use crate::units::Nanos;
 
@@ -82,32 +83,26 @@ pub fn reader<'i>(ruleset: &Ruleset, facts: &Facts<'_>, identity: &'i Identity) 
 
 /// Answers the customer whose credential the request carries.
 ///
-/// A look-up is charged like one for a request on the route of this path, or else on the first route with limits that can be
-/// charged; an identified customer gets the charge refunded.
+/// Every request is charged before its caller is known, like one on the route of this path, or else on the first route with
+/// limits that can be charged. A customer gets the charge refunded, unless one of these limits denies.
 pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
     let active = Rc::clone(&context.active);
     if let Err(answer) = check_before_identification(&active.ruleset, facts) {
         return answer;
     }
     let route = early::route_of_usage(&active.ruleset, facts, &active.hashers);
-    let report = match early::identify(context, route, facts).await {
-        Ok(identity) if identity.customer().is_some() => {
-            charging::refund_early(context);
-            report(context, facts, &identity).await
-        }
-        Ok(_) => Err(Answer::CredentialMissing),
-        Err(answer) => Err(answer),
-    };
-    match report {
+    match report(context, route, facts).await {
         Ok(report) => Answer::Usage(report),
         Err(answer) => early::refuse(context, route, facts, answer).await,
     }
 }
 
-async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity) -> Result<String, Answer> {
-    let (active, gateway) = (&context.active, &context.gateway);
+async fn report(context: &mut RequestContext, route: Option<RouteId>, facts: &Facts<'_>) -> Result<String, Answer> {
+    let active = Rc::clone(&context.active);
     let ruleset = &active.ruleset;
-    let customer = reader(ruleset, facts, identity)?;
+    let identity = early::identify(context, route, facts).await?;
+    let customer = reader(ruleset, facts, &identity)?;
+    early::check(context, route, facts).await?;
     let plan_id = ruleset.proxy_plan(facts).unwrap_or(customer.plan);
     let plan = ruleset.plans.get(plan_id.0).map(String::as_str);
     let resolved = Resolved {
@@ -118,7 +113,7 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
         claims: identity.claims(),
         ..Resolved::default()
     };
-    let now = gateway.clock.now();
+    let now = context.gateway.clock.now();
     let mut limits = Vec::new();
     for bucket in ruleset.buckets(facts, &resolved, &active.hashers) {
         limits.extend(line(context, bucket, now).await);

@@ -195,6 +195,9 @@ routes: [{{ name: all, upstream: origin, limits: [by-customer, by-address] }}]
     assert_eq!(gateway.get("/", guess.2).status, 429);
     assert_eq!(explained(&gateway, ("GET", USAGE, guess.2))["now"]["outcome"], "denied");
     assert_eq!(gateway.get(USAGE, guess.2).status, 429);
+    let page = ("GET", USAGE, &[("x-api-key", "k1")][..]);
+    assert_eq!(explained(&gateway, page)["now"]["outcome"], "denied", "a right key as well");
+    assert_eq!(gateway.get(USAGE, page.2).status, 429);
     let known = explained(&gateway, ("GET", "/", &[("x-api-key", "k1")]));
     assert_eq!(known["limits"][0]["charged"], Value::Null);
     assert_eq!((&known["limits"][1]["applies"], &known["now"]["tightest"]), (&json!(true), &json!("by-address")));

@@ -214,7 +214,30 @@ fn the_usage_page_is_no_way_around() {
         assert!((0..20).all(|_| usage("key-1") == 200), "who is known asks for free");
         let guesses: Vec<u16> = (0..10).map(|number| usage(&format!("guess-{number}"))).collect();
         assert_eq!(guesses, FIVE_THEN_DENIED);
+        let right = ["key-1", "key-2", "key-3"].map(usage);
+        assert_eq!(right, [429; 3], "whether a guess is right is not told over the limit, also of a key that is known");
     }
+}
+
+#[test]
+fn the_usage_page_tells_no_right_key_from_a_wrong_one_during_a_ban() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let ban = "ban: { after: 1 denial in 1h, for: 10h }";
+    let by_address = format!("{{ key: client_address, algorithm: fixed_window, window: 1s, limit: 1, {ban} }}");
+    let store = format!("store: {{ redis: \"{}\", timeout: 1s }}\n", redis.url());
+    let shared = "{ key: customer, mode: shared, algorithm: gcra, rate: 1/h, burst: 100 }";
+    let config = config(&origin, "{ file: customers.csv }", &by_address, &store).replace(BY_CUSTOMER, shared);
+    let gateway = start(&config);
+    let usage = |key: &str| gateway.get("/.tollgate/usage", &[("x-api-key", key)]);
+    let is_banned = |answer: &Response| answer.status == 429 && answer.text().contains("Too many requests were denied");
+    assert_eq!(usage("key-1").status, 200);
+    let banned = (0..100).any(|number| is_banned(&usage(&format!("guess-{number}"))));
+    assert!(banned, "a hundred guesses are over the limit often enough");
+    let calls = || gateway.metrics().value("tollgate_store_requests_total", &[("op", "charge"), ("result", "ok")]);
+    let before = calls();
+    assert!(["key-1", "guess", "key-2", "key-3"].iter().all(|key| is_banned(&usage(key))));
+    assert_eq!(calls(), before, "the page asks Redis for nobody who is banned");
+    assert_eq!(gateway.client_from(7).round_trip("GET", "/.tollgate/usage", &[("x-api-key", "key-1")]).status, 200);
 }
 
 #[test]

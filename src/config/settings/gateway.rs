@@ -152,7 +152,7 @@ tables! {
         path: Text("a path, like `/.tollgate/usage`"), default "/.tollgate/usage",
             "Where a customer asks for its plan and what is left of each limit, free of charge. A wrong credential is \
             charged under the limits that need no customer, of the route that a request for this path takes or else of \
-            the first with such limits.";
+            the first with such limits; where these deny it, they deny a right one, too.";
     }
 
     HEADERS "headers" {
