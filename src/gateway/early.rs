@@ -9,6 +9,7 @@
 
 use std::rc::Rc;
 
+use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::caller::Caller;
 use crate::gateway::charging::{charge_candidate, deny_banned, observe, refund_early};
@@ -19,7 +20,7 @@ use crate::gateway::respond::Answer;
 use crate::gateway::{bans, denials};
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, LimitHashers};
-use crate::ruleset::matcher::RouteId;
+use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::verdict::Verdict;
 
 /// Identifies the customer whose credential a request for `route` carries. If a look-up has to be waited for, the request is
@@ -51,9 +52,15 @@ pub async fn check(context: &mut RequestContext, route: Option<RouteId>, facts: 
 /// The route under whose early limits a request for the usage page is charged: that of its path, or else the first one
 /// where it can be charged.
 pub fn route_of_usage(ruleset: &Ruleset, facts: &Facts<'_>, hashers: &LimitHashers) -> Option<RouteId> {
-    let charges = |route| Caller::early_charges(ruleset, route, facts, hashers);
-    let is_charging = |route| charges(route).is_ok_and(|charges| !charges.is_empty());
+    let is_charging = |route: &Route| !usage_charges(ruleset, route, facts, hashers).is_empty();
     ruleset.matcher.find(facts).or_else(|| ruleset.matcher.routes().iter().position(is_charging).map(RouteId))
+}
+
+/// The charges of a request for the usage page under the early limits of `route`, except those whose keys it lacks.
+fn usage_charges(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>, hashers: &LimitHashers) -> Vec<Charge> {
+    let resolved = ruleset.resolve_unidentified(route);
+    let limits = route.early.iter().filter(|_| !route.bypass.covers(facts, None));
+    limits.filter_map(|id| ruleset.charge(*id, facts, &resolved, hashers).ok()).collect()
 }
 
 fn has_early_limits(active: &ActiveConfig, route: Option<RouteId>) -> bool {
@@ -91,7 +98,12 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
         return Ok(());
     };
     context.is_early_charged = true;
-    let mut charges = Caller::early_charges(ruleset, ruleset.matcher.route(id), facts, &active.hashers)?;
+    let (route, hashers) = (ruleset.matcher.route(id), &active.hashers);
+    let mut charges = match context.route {
+        Some(_) => Caller::early_charges(ruleset, route, facts, hashers)?,
+        // only the usage page is charged without a route of its own
+        None => usage_charges(ruleset, route, facts, hashers),
+    };
     if charges.is_empty() {
         return Ok(());
     }
@@ -111,6 +123,6 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     charge_candidate(context, now).await;
     bans::record_denials(context, now);
     active.meters.observe_verdict(ruleset, id, context.plan, &context.charges, &context.verdict);
-    denials::record(context, ruleset.matcher.route(id), &facts, &Caller::UNKNOWN);
+    denials::record(context, route, &facts, &Caller::UNKNOWN);
     Err(Answer::Limited)
 }

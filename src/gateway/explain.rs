@@ -254,7 +254,8 @@ impl ResolvedRequest {
             Err(answer) => {
                 self.explanation.caller = Some(CallerExplanation::of_credential(ruleset, &facts));
                 if Caller::check_before_identification(ruleset, route, &facts).is_ok() {
-                    self.follow_early(config, route, &facts)?;
+                    Caller::early_charges(ruleset, route, &facts, config.hashers)?;
+                    self.follow_early(config, route, &facts);
                 }
                 if answer == Answer::AccessDenied {
                     let who = Caller::identify(ruleset, route, &facts, config.lookup).await.ok();
@@ -275,7 +276,7 @@ impl ResolvedRequest {
             self.explanation.caller = Some(CallerExplanation::of_credential(ruleset, facts));
         }
         if let Some(route) = early::route_of_usage(ruleset, facts, hashers) {
-            self.follow_early(config, ruleset.matcher.route(route), facts)?;
+            self.follow_early(config, ruleset.matcher.route(route), facts);
         }
         reader?;
         let detail = "the page on which customers see where they stand; no route is tried".to_owned();
@@ -284,14 +285,12 @@ impl ResolvedRequest {
     }
 
     /// Follows the steps of a request under the limits of `route` that need nothing about callers.
-    fn follow_early(&mut self, config: ExplainedConfig<'_>, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
+    fn follow_early(&mut self, config: ExplainedConfig<'_>, route: &Route, facts: &Facts<'_>) {
         let ExplainedConfig { ruleset, hashers, .. } = config;
         if !route.bypass.covers(facts, None) {
-            Caller::early_charges(ruleset, route, facts, hashers)?;
             let (resolved, listed) = (ruleset.resolve_unidentified(route), (route, &*route.early, 0));
             (self.explanation.limits, self.charges) = explain_limits(ruleset, listed, facts, &resolved, hashers);
         }
-        Ok(())
     }
 
     /// Follows the steps of a request of `caller`, which may use `route`.

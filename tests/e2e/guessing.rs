@@ -241,6 +241,19 @@ fn the_usage_page_tells_no_right_key_from_a_wrong_one_during_a_ban() {
 }
 
 #[test]
+fn the_usage_page_charges_guesses_also_where_a_limit_lacks_its_key() {
+    let origin = Origin::start();
+    let config = config(&origin, "{ file: customers.csv }", BY_ADDRESS, "")
+        .replace("limits:\n", "limits:\n  by-tenant: { key: { header: x-tenant }, missing_key: deny, algorithm: gcra, rate: 1/h, burst: 9 }\n")
+        .replace("limits: [by-customer", "limits: [by-tenant, by-customer");
+    let gateway = start(&config);
+    let usage = |key: &str| gateway.get("/.tollgate/usage", &[("x-api-key", key)]).status;
+    assert_eq!(usage("key-1"), 200);
+    let guesses: Vec<u16> = (0..10).map(|number| usage(&format!("guess-{number}"))).collect();
+    assert_eq!((guesses, usage("key-1")), (FIVE_THEN_DENIED.to_vec(), 429));
+}
+
+#[test]
 fn the_usage_page_is_no_way_around_where_no_route_matches_it() {
     let (origin, redis) = (Origin::start(), Redis::start());
     for gateway in [with_file(&origin, BY_ADDRESS), with_redis(&origin, &redis, BY_ADDRESS)] {
