@@ -2,6 +2,7 @@
 
 local TOLLGATE = "http://127.0.0.1:8081/"
 local PATIENCE = 1000 -- milliseconds
+local MAX_FIELDS = 100 -- with more than 101 fields in a question, HAProxy's HTTP client ends the whole process
 -- the headers of limits with `over_limit: { mark: x-over-limit }`: tollgate's values replace the client's
 local MARKS = {
     --"x-over-limit",
@@ -9,11 +10,17 @@ local MARKS = {
 local NOT_COPIED = { ["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true }
 
 local function ask(txn)
-    local headers = {}
+    local headers, count = {}, 5 -- the fields that are set below
     for name, values in pairs(txn.http:req_get_headers()) do
         if not NOT_COPIED[name] then
             headers[name] = values
+            for _ in pairs(values) do
+                count = count + 1
+            end
         end
+    end
+    if count > MAX_FIELDS then
+        return txn:done(txn:reply({ status = 431 }))
     end
     -- all of them: what a client sends under these names would be believed otherwise
     headers["x-forwarded-method"] = { txn.f:method() }
