@@ -152,6 +152,10 @@ impl Service for WorkerGateway {
         self.config().listeners.get(position).map(Arc::clone)
     }
 
+    fn is_trusted_proxy(&self, peer: &Peer) -> bool {
+        self.config().ruleset.client_address.is_trusted(peer.address())
+    }
+
     fn begin(&self, peer: &Rc<Peer>, version: Version, now: Nanos) -> RequestContext {
         RequestContext::new(self, Rc::clone(peer), version, now)
     }

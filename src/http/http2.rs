@@ -43,7 +43,8 @@ const FRAME_BUDGET: usize = 4 << 20;
 /// How many bytes of a response may wait for a client that does not read.
 const SEND_BUFFER: usize = 64 << 10;
 /// A client may cancel this many more requests than the gateway has answered; a refusal is an answer, too. A browser that
-/// leaves a page cancels all its requests at once.
+/// leaves a page cancels all its requests at once. A trusted proxy has no such bound: it cancels a request for each of its
+/// clients that goes away, and the end of its connection would fail the requests of all others.
 const MAX_ABANDONED: u32 = 2 * MAX_STREAMS;
 /// The status for a head that took too long.
 const REQUEST_TIMEOUT: u16 = 408;
@@ -79,8 +80,9 @@ pub(super) async fn serve<S: Service>(
         idle: settings.idle,
         clock: Rc::clone(&worker.clock),
     };
+    let max_abandoned = if worker.service.is_trusted_proxy(peer) { u32::MAX } else { MAX_ABANDONED };
     let due = timer.after(settings.head_timeout);
-    let h2 = match timer.run(due, pin!(options(settings).handshake::<_, Bytes>(watched))).await {
+    let h2 = match timer.run(due, pin!(options(settings, max_abandoned).handshake::<_, Bytes>(watched))).await {
         Ok(Ok(h2)) => h2,
         Ok(Err(error)) => return tracing::debug!(%error, "a client did not begin with HTTP/2"),
         Err(_) => return,
@@ -97,6 +99,7 @@ pub(super) async fn serve<S: Service>(
         phases: worker.traffic.lifecycle.watch(),
         socket: socket_state,
         abandoned: 0,
+        max_abandoned,
         is_closing: false,
         is_sent: true,
         unsent: None,
@@ -119,6 +122,7 @@ struct Http2Connection<'c, S: Service> {
     idle_since: Nanos,
     /// How many more requests were cancelled than answered.
     abandoned: u32,
+    max_abandoned: u32,
     is_closing: bool,
     /// Whether the socket has taken all responses; until then the shutdown of the gateway waits for them.
     is_sent: bool,
@@ -135,7 +139,7 @@ impl<S: Service> Http2Connection<'_, S> {
             if self.handle(event).is_break() {
                 return;
             }
-            if self.abandoned > MAX_ABANDONED {
+            if self.abandoned > self.max_abandoned {
                 return self.abort().await;
             }
         }
@@ -231,10 +235,12 @@ impl<S: Service> Http2Connection<'_, S> {
 }
 
 /// The limits on what a client may do with its connection.
-fn options(settings: ConnectionSettings) -> Builder {
+fn options(settings: ConnectionSettings, max_abandoned: u32) -> Builder {
     let mut options = Builder::new();
     options
         .max_concurrent_streams(MAX_STREAMS)
+        // those that a client cancels before the gateway has seen them
+        .max_pending_accept_reset_streams(usize::try_from(max_abandoned).unwrap_or(usize::MAX))
         .max_header_list_size(settings.max_list)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

@@ -31,6 +31,9 @@ pub trait Service: 'static {
     /// The configuration of the listener with this position; `None` if there is none.
     fn listener(&self, position: usize) -> Option<Arc<ListenerConfig>>;
 
+    /// Whether `peer` is a trusted proxy, whose connections carry requests of many clients.
+    fn is_trusted_proxy(&self, peer: &Peer) -> bool;
+
     /// Begins a request whose head was complete at `now`.
     fn begin(&self, peer: &Rc<Peer>, version: Version, now: Nanos) -> Self::Exchange;
 

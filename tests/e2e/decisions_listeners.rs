@@ -1,7 +1,8 @@
 //! Decision listeners work like other listeners, and their limits are kept like other limits: TLS, paths, reloads, shutdown
 //! and successor, Redis, cluster.
 
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
 use prost::Message;
 use tokio::net::UnixStream;
@@ -11,6 +12,7 @@ use crate::decisions_grpc::{CHECK, GRPC, framed, message, refused, start};
 use crate::decisions_rate_limits::{
     Descriptor, Envoy, Hits, LIMIT, OK, OVER, RateLimitResponse, descriptor, of_domain,
 };
+use crate::http2_abuse::{END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame};
 use crate::restarts::Lineage;
 use crate::support::cluster::{Nodes, SECRET, wait_for_members};
 use crate::support::http2::{Http2, read};
@@ -224,4 +226,40 @@ async fn health_checks_are_answered_beside_decisions_and_are_none() {
         let question = framed(&HealthCheck::default());
         assert_eq!(refused(&proxy.post(other, GRPC, question).await.unwrap()).0, 12);
     }
+}
+
+/// Sends `cancelled` requests, each with its cancellation behind it, and one more at once. Returns whether that is answered.
+fn is_answered_after(cancelled: u32, address: SocketAddr) -> bool {
+    /// `GET http://test/` in HPACK.
+    const GET: &[u8] = b"\x82\x86\x84\x01\x04test";
+    const RST_STREAM: u8 = 3;
+    let head = |stream| frame(HEADERS, END_STREAM | END_HEADERS, stream, GET);
+    let pair = |number| [head(2 * number + 1), frame(RST_STREAM, 0, 2 * number + 1, &[0, 0, 0, 8])].concat();
+    let (pairs, last) = ((0..cancelled).flat_map(pair).collect::<Vec<u8>>(), 2 * cancelled + 1);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let all = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, b""), &*pairs, &*head(last)].concat();
+    // a gateway that closes the connection takes no more
+    _ = stream.write_all(&all);
+    let mut next = || {
+        let mut header = [0; 9];
+        stream.read_exact(&mut header).ok()?;
+        let [a, b, c, kind, _, number @ ..] = header;
+        let mut payload = vec![0; usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap()];
+        stream.read_exact(&mut payload).ok()?;
+        Some((kind, u32::from_be_bytes(number)))
+    };
+    std::iter::from_fn(&mut next).any(|seen| seen == (HEADERS, last))
+}
+
+/// All clients of a proxy share its connection, and those that go away must not end it for the others.
+#[test]
+fn a_proxy_may_cancel_any_number_of_requests_and_others_200() {
+    let [trusted, stranger] = ["127.0.0.1", "192.0.2.1"].map(|proxy| {
+        let config = per_user(1, "").replace("127.0.0.1", proxy);
+        Gateway::start_listening(SERVES, &config, &[])
+    });
+    assert!(is_answered_after(5_000, trusted.address));
+    assert!(is_answered_after(200, stranger.address));
+    assert!(!is_answered_after(5_000, stranger.address));
 }
