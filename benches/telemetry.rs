@@ -80,7 +80,7 @@ impl Subject {
         self.meters.route(Some(route)).start();
         let (charges, verdict) = self.charged();
         self.meters.observe_decision(DecisionSource::Local, Nanos::new(900));
-        self.meters.observe_verdict(&self.ruleset, route, plan, &charges, &verdict);
+        self.meters.observe_verdict(&self.ruleset, route, |_| plan, &charges, &verdict);
         self.meters.observe_upstream(UpstreamId(0), Nanos::new(700_000));
         self.meters.route(Some(route)).finish(200, Nanos::new(800_000));
         self.meters.route(Some(route)).end();

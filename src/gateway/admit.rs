@@ -337,7 +337,8 @@ pub(super) async fn conclude(
     }
     // a ban decides which limit denies, and for how long
     bans::record_denials(context, now);
-    active.meters.observe_verdict(&active.ruleset, route, context.plan, &context.charges, &context.verdict);
+    let plan_of = |position| context.plan_of(position);
+    active.meters.observe_verdict(&active.ruleset, route, plan_of, &context.charges, &context.verdict);
     match context.verdict.outcome {
         Decision::Deny(_) => Err(Answer::Limited),
         Decision::Admit { wait: Nanos::ZERO } => {

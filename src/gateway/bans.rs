@@ -88,26 +88,28 @@ fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
 /// Notes which keys of a denied request were denied, and bans them where a rule says so. The client of a request that
 /// bans its key is told to retry after the ban.
 pub(super) fn record_denials(context: &mut RequestContext, now: Nanos) {
-    let (active, bans, plan) = (&context.active, &context.gateway.bans, context.plan);
-    begin_bans(&active.ruleset, &context.charges, &mut context.verdict, |limit, charge, rule| {
+    let (active, bans) = (&context.active, &context.gateway.bans);
+    let plan_of = |position| context.charge_plans.get(position).copied().unwrap_or(context.plan);
+    begin_bans(&active.ruleset, &context.charges, &mut context.verdict, |position, charge, rule| {
         let ban = bans.record_denial(charge.key, rule, now)?;
-        active.meters.banned(limit, plan);
+        active.meters.banned(LimitId(charge.limit), plan_of(position));
         Some(ban)
     });
 }
 
-/// Gives a denial by `verdict` the length of the longest ban that it begins; `ban` returns that of each denied key.
+/// Gives a denial by `verdict` the length of the longest ban that it begins; `ban` returns that of each denied key, by the
+/// position of its charge.
 fn begin_bans(
     ruleset: &Ruleset,
     charges: &[Charge],
     verdict: &mut Verdict,
-    ban: impl Fn(LimitId, &Charge, &BanRule) -> Option<Nanos>,
+    ban: impl Fn(usize, &Charge, &BanRule) -> Option<Nanos>,
 ) {
     let (Decision::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return };
     let mut longest = None;
     for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
         if let Some(rule) = rule(ruleset, charge).filter(|_| standing.denies())
-            && let Some(ban) = ban(standing.limit, charge, rule)
+            && let Some(ban) = ban(position, charge, rule)
         {
             longest = longest.max(Some((ban, position)));
         }

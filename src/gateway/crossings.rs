@@ -145,11 +145,11 @@ fn used_percent(verdict: &Verdict, standing: &Standing) -> Option<u8> {
 }
 
 /// Notifies the webhook of the keys that the request has brought to a mark, unless it has been notified before. `value` gives
-/// the values for the parts of the key of the charge at a position, and `plan` the plan by which a limit goes.
+/// the values for the parts of the key of the charge at a position, and `plan` the plan by which its limit goes.
 pub(super) fn notify_reached<'v>(
     context: &RequestContext,
     value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>,
-    plan: impl Fn(&Limit) -> Option<PlanId>,
+    plan: impl Fn(usize, &Limit) -> Option<PlanId>,
 ) {
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
@@ -160,7 +160,7 @@ pub(super) fn notify_reached<'v>(
     for Reached { position, charge, limit, standing, used, mark } in reached(context, ruleset) {
         let full_at = at.saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
-        let plan = plan(limit).and_then(|plan| ruleset.plans.get(plan.0));
+        let plan = plan(position, limit).and_then(|plan| ruleset.plans.get(plan.0));
         // the number of a plan is another one after a reload that lists plans in another order
         let quota = standing.policy.quota;
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((plan, quota));

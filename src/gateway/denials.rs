@@ -42,7 +42,7 @@ pub(super) fn record<'f>(
         upstream_node: context.attempts.node_name(),
         ..caller.resolved(&context.active.ruleset, route)
     });
-    let plan = |limit: &Limit| TermsOwner::of(limit, &resolved).plan;
+    let plan = |_, limit: &Limit| TermsOwner::of(limit, &resolved).plan;
     record_with(context, route, |_, part| key::value(part, facts, &resolved).ok(), plan);
 }
 
@@ -66,17 +66,17 @@ pub(super) fn record_without_head(context: &RequestContext) {
         ..Resolved::default()
     };
     let resolved = resolved.on(route);
-    let plan = |limit: &Limit| TermsOwner::of(limit, &resolved).plan;
+    let plan = |_, limit: &Limit| TermsOwner::of(limit, &resolved).plan;
     record_with(context, route, |_, part| key::value(part, &facts, &resolved).ok(), plan);
 }
 
 /// Records the outcome of a request or a question that was charged under the limits of `route`; `value` gives the values for
-/// the parts of the key of the charge at a position, and `plan` the plan by which a limit goes.
+/// the parts of the key of the charge at a position, and `plan` the plan by which its limit goes.
 pub(super) fn record_with<'v>(
     context: &RequestContext,
     route: &Route,
     value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>,
-    plan: impl Fn(&Limit) -> Option<PlanId>,
+    plan: impl Fn(usize, &Limit) -> Option<PlanId>,
 ) {
     crossings::notify_reached(context, &value, plan);
     let (active, gateway) = (&context.active, &context.gateway);
@@ -97,7 +97,7 @@ pub(super) fn record_with<'v>(
         at: gateway.clock.wall_at(now),
         outcome,
         route: route.name.clone(),
-        plan: context.plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
+        plan: context.plan_of(position).and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
         subject: Arc::new(subject()),
         wait,
         retry_after,

@@ -186,7 +186,7 @@ impl ChargedPart {
             return Ok(());
         };
         let verdict = Verdict::new(&active.ruleset, &charges, &charged);
-        active.meters.observe_verdict(&active.ruleset, route, context.plan, &charges, &verdict);
+        active.meters.observe_verdict(&active.ruleset, route, |_| context.plan, &charges, &verdict);
         let (Decision::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
         if let Some((index, _, charged)) = self.denied().nth(tightest)
             && let Some(measurement) = cost_meter.measurements.get(index)

@@ -63,8 +63,10 @@ pub struct RequestContext {
     pub route: Option<RouteId>,
     /// The customer, once known.
     pub customer: Option<Arc<str>>,
-    /// The caller's plan.
+    /// The caller's plan; of a question about descriptors that of the limit that the answer names.
     pub plan: Option<PlanId>,
+    /// The plan of each charge, where descriptors name plans; empty where all charges go by `plan`.
+    pub charge_plans: Vec<Option<PlanId>>,
     /// The site whose scripts may read the response, if they asked to.
     pub cors: AllowedOrigin,
     /// Whether it is exempt from charges.
@@ -183,6 +185,7 @@ impl RequestContext {
             route: None,
             customer: None,
             plan: None,
+            charge_plans: Vec::new(),
             cors: AllowedOrigin::default(),
             bypassed: false,
             grpc_type: (serves.speaks_grpc() && version == Version::Http2).then_some(GRPC),
@@ -218,6 +221,11 @@ impl RequestContext {
         self.own_answer.cause.is_some() && is_error && self.attempts.chosen_at == Nanos::ZERO
     }
 
+    /// The plan of the charge at `position`.
+    pub fn plan_of(&self, position: usize) -> Option<PlanId> {
+        self.charge_plans.get(position).copied().unwrap_or(self.plan)
+    }
+
     /// Sets the route that the request takes, or none, and counts the request as in flight there.
     pub fn set_route(&mut self, route: Option<RouteId>) {
         self.end_in_flight();
@@ -244,7 +252,11 @@ impl RequestContext {
     /// Refunds all charges of a request that does not go on.
     fn refund_all(&self, now: Nanos) {
         self.refund(now, |_| false);
-        self.active.meters.refunded(self.plan, self.taken().map(|(charge, _)| charge));
+        for (position, (charge, standing)) in self.charges.iter().zip(&self.verdict.standings).enumerate() {
+            if charge.enforcement.takes(standing.decision) {
+                self.active.meters.refunded(self.plan_of(position), [charge]);
+            }
+        }
     }
 
     /// Refunds the charges of a request that is admitted and fails all the same. The verdict has the headroom after that.
@@ -279,7 +291,7 @@ impl RequestContext {
             Admission::None => return,
             Admission::Pending => return self.refund_all(now),
             Admission::PartlyCharged { at, route } => {
-                active.meters.observe_verdict(&active.ruleset, route, self.plan, &self.charges, &self.verdict);
+                active.meters.observe_verdict(&active.ruleset, route, |_| self.plan, &self.charges, &self.verdict);
                 at
             }
             Admission::Passed { at } => {

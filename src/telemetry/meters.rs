@@ -204,23 +204,23 @@ impl Meters {
         }
     }
 
-    /// Counts the outcome of a request under each limit of its route.
+    /// Counts the outcome of a request under each limit of its route; `plan_of` gives the plan of the charge at a position.
     pub fn observe_verdict(
         &self,
         ruleset: &Ruleset,
         route: RouteId,
-        plan: Option<PlanId>,
+        plan_of: impl Fn(usize) -> Option<PlanId>,
         charges: &[Charge],
         verdict: &Verdict,
     ) {
         for (position, live) in verdict.candidate_comparisons(ruleset) {
             let standing = &verdict.standings[position];
-            if let Some(CandidateComparison(counters)) = self.comparison(standing.limit, plan) {
+            if let Some(CandidateComparison(counters)) = self.comparison(standing.limit, plan_of(position)) {
                 counters[word_of(live)][word_of(standing.decision)].inc();
             }
         }
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
-            let reported = verdict.tightest == Some(position);
+            let (plan, reported) = (plan_of(position), verdict.tightest == Some(position));
             let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == standing.limit);
             let label = &self.labels[standing.limit.0];
             let outcomes =

@@ -3,7 +3,7 @@
 use crate::decisions_grpc::{GRPC, framed, refused, start};
 use crate::decisions_rate_limits::{Brought, Descriptor, Envoy, Hits, LIMIT, OK, OVER, descriptor, of_domain};
 use crate::support::redis::Redis;
-use crate::support::{Client, Gateway, Origin};
+use crate::support::{Client, Gateway, Origin, wait_until};
 use crate::webhook::SECRET;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,4 +125,75 @@ domains: { edge: { descriptors: [{ key: user, limits: [per-user] }] } }
         let labels = [("limit", "per-user"), ("plan", "none"), ("live", live), ("candidate", candidate)];
         gateway.wait_for_metric("tollgate_limit_candidate_requests_total", &labels, count);
     }
+}
+
+/// A plan that a descriptor names is the plan in the metrics, in what operators ask for, and in answers, as a caller's is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plan_of_the_limit_that_denies_is_named_everywhere() {
+    let receiver = Origin::start();
+    let config = format!(
+        "client_address: {{ trusted_proxies: [127.0.0.1] }}
+upstreams: {{ hooks: {{ nodes: [{}] }} }}
+access_log: full
+plans: [free, pro]
+limits:
+  per-user:
+    algorithm: fixed_window
+    window: 30d
+    key: {{ descriptor: user }}
+    limit: 1
+    plans: {{ pro: {{ limit: 2 }} }}
+    warn_at: [99]
+    ban: {{ after: 2 denials in 1h, for: 1h }}
+    over_limit: {{ deny: {{ body: \"{{{{ plan }}}} {{{{ status }}}}\" }} }}
+domains:
+  edge: {{ plan: tier, descriptors: [{{ key: tier, descriptors: [{{ key: user, limits: [per-user] }}] }}] }}
+webhook: {{ upstream: hooks, path: /told, secret_file: secret, queue: queue }}
+",
+        receiver.node()
+    );
+    let gateway = tokio::task::block_in_place(|| {
+        Gateway::start_listening("serves: rate_limit_service", &config, &[("secret", SECRET)])
+    });
+    let mut envoy = Envoy::connect(&gateway).await;
+    let [free, pro] = ["tier=free,user=a", "tier=pro,user=b"].map(descriptor);
+    let both = || of_domain("edge", vec![free.clone(), pro.clone()]);
+    assert_eq!(envoy.ask(&of_domain("edge", vec![pro.clone()])).await.overall_code, OK);
+    assert_eq!(envoy.ask(&both()).await.overall_code, OK);
+    assert_eq!(envoy.ask(&of_domain("edge", vec![pro.clone()])).await.raw_body, b"pro 429");
+    assert_eq!(envoy.ask(&of_domain("edge", vec![free.clone()])).await.raw_body, b"free 429");
+    for (plan, outcome, count) in
+        [("pro", "admitted", 2.0), ("free", "admitted", 1.0), ("pro", "denied", 1.0), ("free", "denied", 1.0)]
+    {
+        let labels = [("route", "edge"), ("limit", "per-user"), ("plan", plan), ("outcome", outcome)];
+        gateway.wait_for_metric("tollgate_limit_requests_total", &labels, count);
+    }
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "edge"), ("code", "429")], 2.0);
+    assert_eq!(envoy.ask(&of_domain("edge", vec![free.clone()])).await.overall_code, OVER);
+    gateway.wait_for_metric("tollgate_limit_bans_total", &[("limit", "per-user"), ("plan", "free")], 1.0);
+    gateway.wait_for_metric("tollgate_webhook_messages_total", &[("result", "delivered")], 2.0);
+    let mut told: Vec<_> = receiver
+        .received()
+        .into_iter()
+        .map(|seen| {
+            let body: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
+            body["data"]["plan"].as_str().unwrap_or("none").to_owned()
+        })
+        .collect();
+    told.sort();
+    assert_eq!(told, ["free", "pro"]);
+    let recent = tokio::task::block_in_place(|| {
+        let fields = [("host", "localhost"), ("connection", "close")];
+        Client::connect(gateway.admin).round_trip("GET", "/v1/decisions", &fields).json()
+    });
+    let plans: Vec<_> = (0..3).map(|at| recent["decisions"][at]["plan"].as_str()).collect();
+    assert_eq!(plans, [Some("free"), Some("free"), Some("pro")], "{recent:#}");
+    let logged = |plan: &str, status: u16| {
+        let log = gateway.process.stdout();
+        let is_of = |line: &&str| {
+            line.contains(&format!("\"plan\":\"{plan}\"")) && line.contains(&format!("\"status\":{status}"))
+        };
+        log.lines().filter(is_of).count()
+    };
+    wait_until("the log", || (logged("pro", 429), logged("free", 429)) == (1, 2));
 }

@@ -47,6 +47,8 @@ struct DescriptorCharges<'q> {
 struct Batch {
     /// The charges to make.
     charges: Vec<Charge>,
+    /// The plan of each of them.
+    plans: Vec<Option<PlanId>>,
     /// The charges to give back.
     refunds: Vec<Charge>,
 }
@@ -77,13 +79,18 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         settle(context, Err(Answer::Limited), batch.refunds).await?;
         return Ok(grpc::encode_response(&denied(context, &asked)));
     }
+    context.charge_plans = batch.plans;
     let decided = charge(context, domain.route, batch.charges).await;
+    let (_, named, _) = context.verdict.summary(&active.ruleset, context.bypassed);
+    context.plan = named.and_then(|position| context.plan_of(position));
     if denials::must_record(context) {
         let value = |position, part: &_| {
             let of = asked.iter().find(|asked| asked.charges.contains(&position))?;
             key::entry(part, &of.entries).ok()
         };
-        denials::record_with(context, active.ruleset.matcher.route(domain.route), value, |_| context.plan);
+        denials::record_with(context, active.ruleset.matcher.route(domain.route), value, |position, _| {
+            context.plan_of(position)
+        });
     }
     settle(context, decided, batch.refunds).await?;
     let standings = |asked: &DescriptorCharges<'_>| {
@@ -158,14 +165,14 @@ impl Batch {
                 // in place of any limit that could deny
                 _ if allows_none => denied |= charge.enforcement.enforces,
                 true => self.refunds.push(charge),
-                false => charges.push(self.join(charge)),
+                false => charges.push(self.join(charge, plan)),
             }
         }
         Ok(DescriptorCharges { entries, charges, denied: denied && !descriptor.is_negative_hits })
     }
 
-    /// Adds a charge, to one of the same bucket if there is one. Returns its position.
-    fn join(&mut self, charge: Charge) -> usize {
+    /// Adds a charge under `plan`, to one of the same bucket if there is one. Returns its position.
+    fn join(&mut self, charge: Charge, plan: Option<PlanId>) -> usize {
         let is_same = |other: &Charge| other.is_same_bucket(&charge) && other.enforcement == charge.enforcement;
         if let Some(position) = self.charges.iter().position(is_same) {
             if let Some(other) = self.charges.get_mut(position).filter(|_| charge.enforcement.consumes) {
@@ -174,6 +181,7 @@ impl Batch {
             return position;
         }
         self.charges.push(charge);
+        self.plans.push(plan);
         self.charges.len().saturating_sub(1)
     }
 }
