@@ -209,6 +209,12 @@ impl Reader<'_> {
         if let Some(misfit) = misfit {
             return item.fail(item.error(misfit));
         }
+        if limit.over_limit.denied().is_some_and(|denied| denied.status.is_some()) {
+            item.warn(
+                "denies with a status of its own, and this protocol carries none: here its denials are 429",
+                None,
+            );
+        }
         for part in &limit.key.parts {
             let name = match part {
                 KeyPart::Descriptor(name) => name,

@@ -145,7 +145,7 @@ limits:
     plans: {{ pro: {{ limit: 2 }} }}
     warn_at: [99]
     ban: {{ after: 2 denials in 1h, for: 1h }}
-    over_limit: {{ deny: {{ body: \"{{{{ plan }}}} {{{{ status }}}}\" }} }}
+    over_limit: {{ deny: {{ status: 402, body: \"{{{{ plan }}}} {{{{ status }}}}\" }} }}
 domains:
   edge: {{ plan: tier, descriptors: [{{ key: tier, descriptors: [{{ key: user, limits: [per-user] }}] }}] }}
 webhook: {{ upstream: hooks, path: /told, secret_file: secret, queue: queue }}

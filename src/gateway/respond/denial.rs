@@ -5,6 +5,7 @@ use http::{HeaderName, HeaderValue};
 use super::{Answer, PROBLEM_JSON, accept, fields, spread_retry_after};
 use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
+use crate::ruleset::ListenerService;
 use crate::ruleset::denied::{Body, ContentType, DeniedAnswer};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::Standing;
@@ -33,7 +34,11 @@ impl<'a> ConfiguredDenial<'a> {
         let standing = context.verdict.standings.get(context.verdict.tightest?)?;
         let limit = context.active.ruleset.limits.get(standing.limit.0)?;
         let own = limit.over_limit.denied()?;
-        let settings = own.or(context.matched_route().map_or(own, |route| &route.denied));
+        let mut settings = own.or(context.matched_route().map_or(own, |route| &route.denied));
+        if context.serves == ListenerService::RateLimitService {
+            // this protocol has no field for a status: Envoy sends its own one
+            settings.status = None;
+        }
         Some(Self { settings, context, limit, standing })
     }
 
