@@ -47,6 +47,7 @@ pub(super) fn check(
         field.warn("is asked by nobody: no listener has `serves: rate_limit_service`", None);
     }
     warn_of_routed(top, limits, routes, server);
+    warn_of_unforwarded(top, server);
     let items = top.get("listeners").and_then(|field| field.as_list()).unwrap_or_default();
     let asked: Vec<_> =
         items.iter().zip(&server.listeners).filter(|(_, listener)| listener.serves != ListenerService::Proxy).collect();
@@ -64,6 +65,28 @@ pub(super) fn check(
 /// Whether a listener answers other proxies according to routes.
 fn is_asked_by_route(serves: ListenerService) -> bool {
     serves != ListenerService::Proxy && serves.uses_routes()
+}
+
+/// Warns of settings for requests that the gateway forwards, where it forwards none.
+fn warn_of_unforwarded(top: &Section<'_>, server: &Server) {
+    let serves = |wanted| server.listeners.iter().any(|listener| listener.serves == wanted);
+    if serves(ListenerService::Proxy) || !server.listeners.iter().any(|listener| is_asked_by_route(listener.serves)) {
+        return;
+    }
+    if let Some(field) = top.get("usage") {
+        field.warn_key("answers nobody: no listener forwards requests, and others do not answer customers", None);
+    }
+    let mut idle = vec!["rewrite", "upgrade", "response_bytes_per_second"];
+    // the answers of `ext_authz` carry these
+    if !serves(ListenerService::ExtAuthz) {
+        idle.extend(["request_headers", "response_headers"]);
+    }
+    let routes = top.get("routes").and_then(|field| field.as_list()).unwrap_or_default();
+    for route in routes.iter().filter_map(Field::as_mapping) {
+        for field in idle.iter().filter_map(|name| route.get(name)) {
+            field.warn_key("does nothing: no listener forwards requests", None);
+        }
+    }
 }
 
 /// Warns of limits of routes that have less effect where other proxies ask.

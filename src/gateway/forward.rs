@@ -149,7 +149,7 @@ pub fn response(response: &ResponseHead, context: &RequestContext, now: Nanos) -
 }
 
 /// The fields as a route edits them.
-fn edited(fields: &Fields, edits: &HeaderEdits) -> Fields {
+pub fn edited(fields: &Fields, edits: &HeaderEdits) -> Fields {
     let mut edited = Fields::default();
     fields.iter().filter(|field| !edits.concerns(field.name)).for_each(|field| edited.push_field(field));
     edits.set.iter().for_each(|(name, value)| edited.push(name, value));

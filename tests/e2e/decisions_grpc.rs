@@ -219,6 +219,27 @@ async fn a_check_is_answered_as_the_request_would_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_fields_that_a_route_edits_are_edited_by_envoy() {
+    let edits = "request_headers: { remove: [x-internal, x-over], set: { x-tier: gold } }, \
+                 response_headers: { remove: [ratelimit], set: { x-served-by: edge } }";
+    let rules = CUSTOMERS.replace("name: reads,", &format!("name: reads, {edits},"));
+    let gateway = start("ext_authz", &rules);
+    let mut client = Http2::connect_cleartext(gateway.address).await;
+    // the second request is marked, but the route removes the mark
+    for _ in 0..2 {
+        let question = framed(&check("GET", "/v1/orders", "192.0.2.1", &[]));
+        let ok = message::<CheckResponse>(&client.post(CHECK, GRPC, question).await.unwrap()).ok.unwrap();
+        let set: Vec<_> = ok.headers.iter().filter_map(|option| option.header.as_ref()).collect();
+        assert_eq!(set.iter().map(|set| (&*set.key, &*set.value)).collect::<Vec<_>>(), [("x-tier", "gold")]);
+        assert!(ok.headers_to_remove.iter().any(|name| name == "x-internal"), "{:?}", ok.headers_to_remove);
+        assert!(ok.headers_to_remove.iter().any(|name| name == "x-over"), "{:?}", ok.headers_to_remove);
+        assert_eq!(field(&ok.response_headers, "x-served-by"), Some("edge"));
+        assert_eq!(field(&ok.response_headers, "ratelimit"), None);
+        assert!(field(&ok.response_headers, "ratelimit-policy").is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_counts_that_envoy_sends_along_whole() {
     const CALLS: &str = "limits:
   calls: { algorithm: token_bucket, rate: 1/30d, burst: 1000, key: { request_field: tool }, missing_key: skip, \

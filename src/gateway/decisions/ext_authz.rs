@@ -8,6 +8,7 @@ use prost::Message;
 
 use super::admit_by_route;
 use super::grpc::{self, HeaderValue, HeaderValueOption};
+use crate::fields::Fields;
 use crate::gateway::awaited_body::BodySource;
 use crate::gateway::facts::Head;
 use crate::gateway::forward;
@@ -16,6 +17,7 @@ use crate::gateway::respond::{self, Answer};
 use crate::http::head::RequestHead;
 use crate::http::service::Response;
 use crate::ruleset::is_dropped;
+use crate::ruleset::matcher::HeaderEdits;
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 /// `google.rpc.Code.PERMISSION_DENIED`: any code but 0 is a denial; the HTTP status of the denial is a separate field.
@@ -66,13 +68,19 @@ fn has_no_body(request: &RequestHead) -> bool {
 }
 
 fn admitted(context: &RequestContext) -> CheckResponse {
-    let marks: Vec<_> = forward::marks(context).collect();
+    let unchanged = HeaderEdits::default();
+    let edits = context.matched_route().map(|route| (&route.request_headers, &route.response_headers));
+    let (request, response) = edits.unwrap_or((&unchanged, &unchanged));
+    let mut set = Fields::default();
+    forward::marks(context).for_each(|(name, limits)| set.push(name, limits));
+    let set = forward::edited(&set, request);
     // Envoy removes marks that the client set itself
-    let claimed = context.active.ruleset.marks.iter().filter(|name| !marks.iter().any(|(set, _)| set == name));
+    let removed = context.active.ruleset.marks.iter().chain(&request.remove);
+    let removed = removed.filter(|name| !set.contains(name.as_str()));
     let ok = OkHttpResponse {
-        headers_to_remove: claimed.map(|name| name.as_str().to_owned()).collect(),
-        headers: marks.iter().map(|(name, limits)| HeaderValueOption::new(name.as_ref(), limits.as_bytes())).collect(),
-        response_headers_to_add: HeaderValueOption::all(&respond::admitted_fields(context)),
+        headers_to_remove: removed.map(|name| name.as_str().to_owned()).collect(),
+        headers: HeaderValueOption::all(&set),
+        response_headers_to_add: HeaderValueOption::all(&forward::edited(&respond::admitted_fields(context), response)),
     };
     CheckResponse { status: Some(Status { code: 0 }), http_response: Some(HttpResponse::Ok(ok)) }
 }
