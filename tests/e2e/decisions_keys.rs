@@ -197,3 +197,33 @@ webhook: {{ upstream: hooks, path: /told, secret_file: secret, queue: queue }}
     };
     wait_until("the log", || (logged("pro", 429), logged("free", 429)) == (1, 2));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_descriptor_without_hits_is_answered_before_the_hits_of_its_question() {
+    let redis = tokio::task::block_in_place(Redis::start);
+    for mode in ["sticky", "shared"] {
+        let config = format!(
+            "store: {{ redis: \"{}\", timeout: 1s }}
+limits: {{ users: {{ algorithm: gcra, rate: 4/30d, burst: 4, mode: {mode}, key: {{ descriptor: user }} }} }}
+domains: {{ edge: {{ descriptors: [{{ key: user, limits: [users] }}] }} }}
+",
+            redis.url()
+        );
+        let gateway = start("rate_limit_service", &config);
+        let mut envoy = Envoy::connect(&gateway).await;
+        for user in ["user=a", "user=b"] {
+            let hits = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor(user) };
+            let (mut question, mut codes) = (vec![hits(0), hits(4)], vec![(OK, 4), (OK, 0)]);
+            if user == "user=b" {
+                question.reverse();
+                codes.reverse();
+            }
+            let answer = envoy.ask(&of_domain("edge", question)).await;
+            let statuses = answer.statuses.iter().map(|status| (status.code, status.limit_remaining));
+            assert_eq!((answer.overall_code, statuses.collect::<Vec<_>>()), (OK, codes), "{mode} {user}");
+            let told = |name: &str| answer.response_headers.iter().find(|one| one.key == name).unwrap().value.clone();
+            assert_eq!(told("ratelimit-policy"), "\"users\";q=4;w=2592000", "{mode} {user}");
+            assert!(told("ratelimit").starts_with("\"users\";r=0;t="), "{mode} {user}: {}", told("ratelimit"));
+        }
+    }
+}

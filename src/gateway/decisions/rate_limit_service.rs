@@ -35,6 +35,8 @@ const OVER_LIMIT: i32 = 2;
 
 /// The part of a question that one descriptor asks for.
 struct DescriptorCharges<'q> {
+    /// The position of the descriptor in the question.
+    number: usize,
     entries: Vec<(&'q str, &'q [u8])>,
     /// The positions of its charges.
     charges: Vec<usize>,
@@ -45,7 +47,7 @@ struct DescriptorCharges<'q> {
 /// The charges and refunds that all descriptors ask for.
 #[derive(Default)]
 struct Batch {
-    /// The charges to make.
+    /// The charges to make: those that take no hit first, because they are about what is left before the question.
     charges: Vec<Charge>,
     /// The plan of each of them.
     plans: Vec<Option<PlanId>>,
@@ -70,11 +72,13 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     };
     context.set_route(Some(domain.route));
     let mut batch = Batch::default();
-    let asked: Vec<DescriptorCharges<'_>> = question
-        .descriptors
-        .iter()
+    let mut descriptors: Vec<_> = question.descriptors.iter().enumerate().collect();
+    descriptors.sort_by_key(|(_, descriptor)| descriptor.hits(question.hits_addend) != Hits::Peek);
+    let mut asked: Vec<DescriptorCharges<'_>> = descriptors
+        .into_iter()
         .map(|descriptor| batch.add(context, domain, descriptor, question.hits_addend))
         .collect::<Result<_, _>>()?;
+    asked.sort_by_key(|asked| asked.number);
     if asked.iter().any(|asked| asked.denied) {
         settle(context, Err(Answer::Limited), batch.refunds).await?;
         return Ok(grpc::encode_response(&denied(context, &asked)));
@@ -126,17 +130,26 @@ impl Descriptor {
             None
         }
     }
+
+    /// The hits that it asks for, where the question asks for `hits_addend`.
+    fn hits(&self, hits_addend: u32) -> Hits {
+        match &self.hits_addend {
+            None => Hits::Take(u64::from(hits_addend).max(1)),
+            Some(UInt64Value { value: 0 }) => Hits::Peek,
+            Some(UInt64Value { value }) => Hits::Take(*value),
+        }
+    }
 }
 
 // === charging ===
 
 impl Batch {
-    /// Adds the charges and refunds that `descriptor` asks for.
+    /// Adds the charges and refunds that `descriptor`, at position `number` of the question, asks for.
     fn add<'q>(
         &mut self,
         context: &RequestContext,
         domain: &Domain,
-        descriptor: &'q Descriptor,
+        (number, descriptor): (usize, &'q Descriptor),
         hits_addend: u32,
     ) -> Result<DescriptorCharges<'q>, Answer> {
         let active = &context.active;
@@ -144,11 +157,7 @@ impl Batch {
         let plan = domain.plan.as_deref().and_then(|key| entries.iter().find(|(entry, _)| *entry == key));
         let plan = plan.and_then(|(_, name)| active.ruleset.plans.iter().position(|plan| plan.as_bytes() == *name));
         let plan = plan.map(PlanId);
-        let hits = match &descriptor.hits_addend {
-            None => Hits::Take(u64::from(hits_addend).max(1)),
-            Some(UInt64Value { value: 0 }) => Hits::Peek,
-            Some(UInt64Value { value }) => Hits::Take(*value),
-        };
+        let hits = descriptor.hits(hits_addend);
         let mut charges = Vec::new();
         let node = domain.find(&entries);
         let mut denied = node.is_some_and(|node| node.denies);
@@ -168,7 +177,7 @@ impl Batch {
                 false => charges.push(self.join(charge, plan)),
             }
         }
-        Ok(DescriptorCharges { entries, charges, denied: denied && !descriptor.is_negative_hits })
+        Ok(DescriptorCharges { number, entries, charges, denied: denied && !descriptor.is_negative_hits })
     }
 
     /// Adds a charge under `plan`, to one of the same bucket if there is one. Returns its position.

@@ -113,9 +113,22 @@ impl<'v> LimitFields<'v> {
         }
     }
 
+    /// The standings that the lists have: one of each limit, because a list names a limit once. Of several keys of a limit it
+    /// is the one that denies the request, or else the one with the least left.
+    fn listed(&self) -> impl Iterator<Item = &'v Standing> {
+        let verdict = &self.context.verdict;
+        let visible = || verdict.standings.iter().enumerate().filter(|(_, standing)| standing.visible);
+        let rank = |(position, standing): (usize, &Standing)| {
+            (verdict.tightest != Some(position), remaining(standing), position)
+        };
+        let is_first = move |one: &(usize, &'v Standing)| {
+            visible().all(|other| other.1.limit != one.1.limit || rank(*one) <= rank(other))
+        };
+        visible().filter(is_first).map(|(_, standing)| standing)
+    }
+
     fn write_list(&self, value: &mut Vec<u8>, write_parameters: impl Fn(&mut Vec<u8>, &Limit, &Standing)) {
-        let visible = self.context.verdict.standings.iter().filter(|standing| standing.visible);
-        for (position, standing) in visible.enumerate() {
+        for (position, standing) in self.listed().enumerate() {
             if position > 0 {
                 value.extend_from_slice(b", ");
             }
