@@ -94,6 +94,10 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
     let is_asked = server.listeners.iter().any(|listener| is_asked_by_route(listener.serves));
     let is_asked_over_http =
         server.listeners.iter().any(|listener| matches!(listener.serves, ListenerService::ForwardAuth { .. }));
+    let replaces_status = server
+        .listeners
+        .iter()
+        .any(|listener| matches!(listener.serves, ListenerService::ForwardAuth { denied_status: Some(_) }));
     let section = top.get("limits").and_then(|field| field.as_mapping());
     for (name, field) in section.iter().flat_map(Section::fields) {
         let limit = limits.iter().enumerate().find(|(_, limit)| limit.name == name);
@@ -110,6 +114,11 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
         if is_asked_over_http && matches!(limit.over_limit, OverLimit::Mark(_)) {
             let says = "marks requests, and a proxy that asks a listener with `serves: forward_auth` has to copy the header from \
                         the answer, in place of the client's";
+            field.warn_key(says, None);
+        }
+        if replaces_status && limit.over_limit.denied().is_some_and(|denied| denied.status.is_some()) {
+            let says = "denies with a status of its own, which the proxy that asks a listener with `denied_status` has to \
+                        take from `X-Tollgate-Status`";
             field.warn_key(says, None);
         }
         if is_asked {

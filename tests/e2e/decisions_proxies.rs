@@ -84,7 +84,10 @@ fn nginx_holds_a_limit_that_tollgate_decides() {
     let callers = "plans: [free]
 customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv }, anonymous: { plan: free } }\n";
     let trusted = "client_address: { trusted_proxies: [127.0.0.1] }\n";
-    let config = format!("{trusted}{callers}{}", routed(5));
+    let paid = "  paid: { algorithm: gcra, rate: 1/d, burst: 1, key: all, over_limit: { deny: { status: 402 } } }
+routes:
+  - { name: paid, match: { path: /paid }, limits: [paid] }\n";
+    let config = format!("{trusted}{callers}{}", routed(5).replace("routes:\n", paid));
     let files = [("customers.csv", "credential,customer,plan\nsecret-of-acme,acme,free\n")];
     let gateway = Gateway::start_listening("serves: forward_auth, denied_status: 403", &config, &files);
     let own = own_address();
@@ -99,15 +102,17 @@ customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv
     let denied = hold_exactly(own, &origin);
     assert!(denied.field("ratelimit").is_some_and(|told| told.starts_with("\"five\";r=0")), "{denied:?}");
     assert_eq!(Client::connect(own).get("/v2").status, 404);
+    assert_eq!(["/paid", "/paid"].map(|path| Client::connect(own).get(path).status), [200, 402]);
+    let seen = origin.count();
     let unknown = Client::connect(own).round_trip("GET", "/open", &[("x-api-key", "made-up")]);
     assert!(unknown.status == 401 && unknown.field("www-authenticate").is_some(), "{unknown:?}");
     assert_eq!(Client::connect(own).round_trip("GET", "/open", &[("x-a", "b"); 255]).status, 431);
     // during an outage nginx fails closed: it answers 500
     gateway.process.signal("STOP");
-    assert_eq!((status(own), origin.count()), (500, 5), "stalled");
+    assert_eq!((status(own), origin.count()), (500, seen), "stalled");
     gateway.process.signal("CONT");
     drop(gateway);
-    assert_eq!((status(own), origin.count()), (500, 5), "down");
+    assert_eq!((status(own), origin.count()), (500, seen), "down");
 }
 
 #[test]
