@@ -116,10 +116,12 @@ pub enum Hits {
 const CALENDAR_UNITS: [(Unit, u64); 3] = [(Unit::Day, 86_400), (Unit::Week, 604_800), (Unit::Month, 2_592_000)];
 
 /// `rule` with `tokens` per `per` in place of its own numbers; `None` where its algorithm has no such parameters. Windows
-/// that are aligned to the calendar stay so where it has a unit of this length.
+/// that are aligned to the calendar stay so where it has a unit of this length. A rate above the highest of the algorithm
+/// becomes that one.
 pub fn with_rate(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
     let mut arguments = rule.arguments();
-    let has = |name| rule.name().parameters().iter().any(|parameter| parameter.name == name);
+    let parameter = |name| rule.name().parameters().iter().find(|parameter| parameter.name == name);
+    let has = |name| parameter(name).is_some();
     let rate = Rate::new(tokens, per)?;
     if has("limit") && has("window") {
         let unit = CALENDAR_UNITS.iter().find(|(_, seconds)| Nanos::from_secs(*seconds) == per);
@@ -129,8 +131,9 @@ pub fn with_rate(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
             ["align", "timezone"].iter().for_each(|name| arguments.remove(name));
             arguments.set("window", Value::Duration(per));
         }
-    } else if has("rate") {
-        arguments.set("rate", Value::Rate(rate));
+    } else if let Some(parameter) = parameter("rate") {
+        let highest = parameter.most.and_then(|most| Rate::new(most, Nanos::SECOND));
+        arguments.set("rate", Value::Rate(highest.filter(|highest| highest.compare(rate).is_lt()).unwrap_or(rate)));
     } else {
         return None;
     }
@@ -204,6 +207,12 @@ mod tests {
         ] {
             let rule = with_rate(&monthly, 300, Nanos::from_secs(days * 86_400)).unwrap();
             assert_eq!(rule.describe(), windows);
+        }
+        let burst = ("max_burst", Value::Duration(Nanos::SECOND));
+        let smooth = built("smooth_bursty", [("rate", Value::Rate(second)), burst].into());
+        for (tokens, seconds, rate) in [(u32::MAX, 1, 1_000_000), (u32::MAX, 60, 1_000_000), (60, 60, 1)] {
+            let rule = with_rate(&smooth, tokens.into(), Nanos::from_secs(seconds)).unwrap();
+            assert_eq!(rule.policy(), with_rate(&smooth, rate, Nanos::SECOND).unwrap().policy());
         }
         let slots = built("concurrency", [("limit", whole(5))].into());
         assert_eq!(with_rate(&slots, 300, Nanos::SECOND), None);

@@ -130,6 +130,7 @@ limits:
     plans: { pro: { rate: 5/d, burst: 5 } }
   watched: { algorithm: gcra, rate: 1/d, burst: 1, key: all, over_limit: { mark: x-over } }
   monthly: { algorithm: fixed_window, limit: 2, window: month, align: calendar, key: all }
+  smooth: { algorithm: smooth_bursty, rate: 1/d, max_burst: 1s, key: all }
   off: { algorithm: gcra, rate: 1/d, burst: 1, key: all, enabled_percent: 0 }
 domains:
   edge:
@@ -141,6 +142,7 @@ domains:
           - { key: method, value: POST, limits: [writes] }
       - { key: path, value: /watched/*, limits: [watched] }
       - { key: month, limits: [monthly] }
+      - { key: smooth, limits: [smooth] }
       - { key: off, limits: [off] }
       - { key: user, limits: [tokens] }
       - { key: user, value: double, limits: [double] }
@@ -356,6 +358,11 @@ async fn plans_and_limits_may_come_with_a_descriptor() {
     assert_eq!((none.overall_code, none.statuses[0].code), (OVER, OVER));
     let off = Descriptor { limit: Some(Brought { requests_per_unit: 0, unit: 3 }), ..descriptor("off=1") };
     assert_eq!(envoy.codes(vec![off]).await.0, OK, "the limit applies to no key");
+    let most = Some(Brought { requests_per_unit: u32::MAX, unit: 1 });
+    let smooth = || Descriptor { limit: most.clone(), ..descriptor("smooth=1") };
+    for _ in 0..3 {
+        assert_eq!(envoy.codes(vec![smooth()]).await.0, OK, "the highest rate of the algorithm holds");
+    }
     for (requests, unit) in [(20, 0), (20, 99)] {
         let refused_call = envoy.0.post(LIMIT, GRPC, framed(&with(requests, unit))).await.unwrap();
         assert_eq!(refused(&refused_call).0, 3, "{requests} in {unit}");
