@@ -162,6 +162,11 @@ fn text(answer: &Value) -> String {
     if let Some(left) = answer["banned_for_seconds"].as_f64() {
         lines.push(format!("  banned: every request is denied for {left:.3} s"));
     }
+    lines.extend(match answer["refused"].as_str() {
+        Some("suspended") => Some("  refused: the customer is suspended".to_owned()),
+        Some(_) => Some("  refused: every key of the customer has ended".to_owned()),
+        None => None,
+    });
     let now = &answer["standing"];
     let is_unknown = answer["decided"] == "fallback" && now["remaining"].is_null();
     lines.push(match is_unknown {

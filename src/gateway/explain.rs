@@ -70,7 +70,7 @@ pub struct Request {
 /// The caller of a request.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CallerExplanation {
-    /// The customer; null for a caller without a credential, and for one whose credential is refused.
+    /// The customer; null for a caller without a credential, and for one whose credential is unknown.
     pub customer: Option<String>,
     /// The plan.
     pub plan: Option<String>,
@@ -252,7 +252,7 @@ impl ResolvedRequest {
         match Caller::find(ruleset, route, &facts, config.lookup).await {
             Ok(caller) => self.follow_caller(config, route, &facts, (&caller, body)),
             Err(answer) => {
-                self.explanation.caller = Some(CallerExplanation::of_credential(ruleset, &facts));
+                self.explanation.caller = Some(CallerExplanation::of_refused(&answer, ruleset, &facts));
                 if Caller::check_before_identification(ruleset, route, &facts).is_ok() {
                     Caller::early_charges(ruleset, route, &facts, config.hashers)?;
                     self.follow_early(config, route, &facts);
@@ -272,8 +272,8 @@ impl ResolvedRequest {
         own_usage::check_before_identification(ruleset, facts)?;
         let identity = identify::identify(ruleset, facts, lookup).await;
         let reader = identity.and_then(|identity| own_usage::reader(ruleset, facts, &identity).map(drop));
-        if reader.is_err() {
-            self.explanation.caller = Some(CallerExplanation::of_credential(ruleset, facts));
+        if let Err(answer) = &reader {
+            self.explanation.caller = Some(CallerExplanation::of_refused(answer, ruleset, facts));
         }
         if let Some(route) = early::route_of_usage(ruleset, facts, hashers) {
             self.follow_early(config, ruleset.matcher.route(route), facts);
@@ -349,6 +349,12 @@ impl Request {
 }
 
 impl CallerExplanation {
+    /// A caller that is refused with `answer`, which names its customer if its credential is known.
+    fn of_refused(answer: &Answer, ruleset: &Ruleset, facts: &Facts<'_>) -> Self {
+        let customer = answer.refused_customer().map(|name| name.to_string());
+        Self { customer, ..Self::of_credential(ruleset, facts) }
+    }
+
     /// A caller of whom only the credential is known.
     fn of_credential(ruleset: &Ruleset, facts: &Facts<'_>) -> Self {
         let rules = ruleset.customers.as_ref();

@@ -120,8 +120,8 @@ fn anonymous(rules: &CustomerRules) -> Result<Identity, Answer> {
 fn in_force(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Answer> {
     let customer = customer.ok_or(Answer::CredentialUnknown)?;
     match customer.valid_until {
-        Some(end) if end <= now => Err(Answer::CredentialExpired),
-        _ if customer.suspended => Err(Answer::Suspended),
+        Some(end) if end <= now => Err(Answer::CredentialExpired(Arc::clone(&customer.name))),
+        _ if customer.suspended => Err(Answer::Suspended(Arc::clone(&customer.name))),
         _ => Ok(Identity::Directory(customer)),
     }
 }
@@ -140,9 +140,9 @@ fn from_verified(
     let listed = directory.named(&token.name).map_err(|Unavailable| Answer::DirectoryUnavailable)?;
     let identity = Identity::of_token(token, listed, || ruleset.proxy_plan(facts));
     let identity = identity.ok_or(Answer::TokenRefused(TokenFault::WithoutPlan))?;
-    match identity.customer().is_some_and(|customer| customer.suspended) {
-        true => Err(Answer::Suspended),
-        false => Ok(identity),
+    match identity.customer().filter(|customer| customer.suspended) {
+        Some(customer) => Err(Answer::Suspended(Arc::clone(&customer.name))),
+        None => Ok(identity),
     }
 }
 

@@ -9,11 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::charge::{Charge, Enforcement};
-use crate::customers::Directory;
 use crate::customers::directory::GroupTable;
+use crate::customers::{Customer, Directory};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{Explanation, KeyPartValue, LimitStanding, Question, QuestionError};
+use crate::gateway::respond::{CREDENTIAL_EXPIRED, SUSPENDED};
 use crate::gateway::upstream::Pool;
 use crate::ruleset::key::KeyHasher;
 use crate::ruleset::words::LimitTerms;
@@ -123,6 +124,10 @@ pub struct KeyAnswer {
     /// The time for which this gateway still bans the key; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub banned_for_seconds: Option<f64>,
+    /// Why requests of the key's customer are refused before any limit is asked, as the access log names it: `suspended`, or
+    /// `credential_expired` if none of its credentials is valid; absent if they are not, or if the customer is not listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<&'static str>,
     /// The source of the standing.
     pub decided: &'static str,
     /// The standing before the change; absent if the key was only asked about.
@@ -150,6 +155,8 @@ struct FoundKey {
     limit: String,
     key: Vec<KeyPartValue>,
     plan: Option<String>,
+    /// The customer that the key names, if the directory lists it.
+    customer: Option<Arc<Customer>>,
     /// A charge to the key, or the reason why the limit does not apply to it.
     charge: Result<Charge, String>,
 }
@@ -197,7 +204,8 @@ impl KeyQuestion {
     pub async fn peek(&self, gateway: &Gateway) -> Result<KeyAnswer, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
-        Ok(found.answer(found.charge()?, gateway, &active).await)
+        let refused = found.refused(&active, gateway.clock.wall());
+        Ok(KeyAnswer { refused, ..found.answer(found.charge()?, gateway, &active).await })
     }
 
     /// Changes the key, and returns its standing after the change, with the one before.
@@ -245,7 +253,9 @@ impl KeyQuestion {
                 let charge = Explanation::charge_under_limit(gateway, active, question, id).await;
                 let limit = self.limit.clone();
                 match charge {
-                    Ok((key, charge, plan)) => Ok(FoundKey { limit, key, plan, charge: charge.map(peek_charge) }),
+                    Ok((key, charge, plan)) => {
+                        Ok(FoundKey { limit, key, plan, customer: None, charge: charge.map(peek_charge) })
+                    }
                     Err(why) => Err(KeyQuestionError::NotApplicable { limit, why }),
                 }
             }
@@ -279,6 +289,19 @@ impl FoundKey {
         }
     }
 
+    /// Why requests of the key's customer are refused at `now`, before any limit is asked.
+    fn refused(&self, active: &ActiveConfig, now: Nanos) -> Option<&'static str> {
+        let customer = self.customer.as_ref()?;
+        // a token of the customer is good without any credential in the directory
+        let takes_tokens = active.ruleset.customers.as_ref().is_some_and(|rules| rules.jwt().is_some());
+        let is_expired = || active.directory.table().is_some_and(|table| table.has_only_expired(&customer.name, now));
+        match () {
+            () if customer.suspended => Some(SUSPENDED),
+            () if !takes_tokens && is_expired() => Some(CREDENTIAL_EXPIRED),
+            () => None,
+        }
+    }
+
     /// The charge to the key. `Err`: the limit does not apply to it.
     fn charge(&self) -> Result<&Charge, KeyQuestionError> {
         let not_applicable =
@@ -304,6 +327,7 @@ impl FoundKey {
             window_seconds: window.map(Nanos::as_secs_f64),
             standing: LimitStanding::of_only_charge(&receipt.charged, (rule, charge.floor), now),
             banned_for_seconds: gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64),
+            refused: None,
             decided: receipt.source.as_str(),
             before: None,
         }

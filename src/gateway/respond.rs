@@ -1,5 +1,7 @@
 //! The one place that turns verdicts and errors into HTTP responses: status, fields and body.
 
+use std::sync::Arc;
+
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::algorithm::{Decision, Denial};
@@ -16,6 +18,7 @@ mod denial;
 mod fields;
 
 pub use answer::{Answer, CALLER_REFUSAL_CAUSES, CAUSES_BEFORE_LIMITS};
+pub(super) use answer::{CREDENTIAL_EXPIRED, SUSPENDED};
 
 use answer::retry_in;
 use denial::ConfiguredDenial;
@@ -47,6 +50,9 @@ pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -
     }
     let response = Box::new(response(answer, Some(context), request));
     context.own_answer.cause.get_or_insert(answer.cause());
+    if let Some(customer) = answer.refused_customer() {
+        context.customer = Some(Arc::clone(customer));
+    }
     context.status.get_or_insert(response.status);
     // a gRPC client is sent 200, and the meaning in a field of its own
     let meant = if context.grpc_type.is_some() { answer.status() } else { response.status };

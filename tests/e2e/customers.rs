@@ -1,5 +1,8 @@
 //! The customer that a request belongs to, and the limits that follow from it.
 
+use serde_json::json;
+
+use crate::admin_api::{HOST, post};
 use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::{Gateway, Origin};
 
@@ -54,6 +57,45 @@ fn each_customer_gets_what_its_plan_says() {
     gateway.wait_for_metric("tollgate_limit_requests_total", &labels("free"), 8.0);
     gateway.wait_for_metric("tollgate_limit_requests_total", &labels("pro"), 8.0);
     assert_eq!(gateway.metrics().value("tollgate_limit_requests_total", &labels("enterprise")), None);
+}
+
+#[test]
+fn a_refused_customer_is_named_to_operators() {
+    let origin = Origin::start();
+    let config = format!(
+        "access_log: full\n{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
+plans: [free]\n",
+        limited(&origin, "{ key: customer, algorithm: gcra, rate: 1/h, burst: 2 }")
+    );
+    let customers = "credential,customer,plan,valid_until,suspended\nkey-1,acme,free,,true\n\
+        key-2,globex,free,2020-12-31,\nkey-3,initech,free,2020-12-31,\nkey-4,initech,free,2099-12-31,\n";
+    let gateway = Gateway::start_with(&config, &[("customers.csv", customers)], &[]);
+    let peeked_text = |customer: &str| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["keys", "peek", "--limit", "guard", customer, "--admin", &gateway.admin.to_string()])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (key, customer, status, cause, refused) in [
+        ("key-1", "acme", 403, "suspended", json!("suspended")),
+        ("key-2", "globex", 401, "credential_expired", json!("credential_expired")),
+        ("key-3", "initech", 401, "credential_expired", json!(null)),
+    ] {
+        assert_eq!(gateway.get(&format!("/{key}"), &[("x-api-key", key)]).status, status);
+        let line = gateway.process.wait_for_access(&format!("/{key}"));
+        assert_eq!((&line["customer"], &line["answered"]), (&json!(customer), &json!(cause)), "{line}");
+        let question = json!({ "url": "http://test/", "headers": { "x-api-key": key } });
+        let explained = post(&gateway, "/v1/explain", &[HOST], &question).json();
+        assert_eq!(
+            (&explained["caller"]["customer"], &explained["answer"]["cause"]),
+            (&json!(customer), &json!(cause))
+        );
+        let question = json!({ "limit": "guard", "key": { "customer": customer } });
+        assert_eq!(post(&gateway, "/v1/keys/peek", &[HOST], &question).json()["refused"], refused);
+        let text = peeked_text(&format!("customer={customer}"));
+        assert_eq!(text.contains("  refused: "), !refused.is_null(), "{text}");
+    }
 }
 
 #[test]

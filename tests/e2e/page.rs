@@ -60,6 +60,27 @@ fn keep_busy(gateway: &Gateway, end: &AtomicBool) {
     }
 }
 
+/// A browser with the page of `gateway`.
+fn opened(gateway: &Gateway) -> Browser {
+    let mut browser = Browser::start();
+    browser.set_screen(WIDE);
+    browser.open(&format!("http://{}/", gateway.admin));
+    browser.wait_for("document.body?.dataset.live === 'yes'");
+    browser
+}
+
+/// Fills fields of the page, by their ids, and sends a form.
+fn submit(browser: &mut Browser, fields: &[(&str, &str)], form: &str) {
+    for (field, value) in fields {
+        browser.evaluate(&format!("document.getElementById('{field}').value = {}", json!(value)));
+    }
+    browser.evaluate(&format!("document.getElementById('{form}').requestSubmit()"));
+}
+
+fn wait_for_answer(browser: &mut Browser, says: &str) {
+    browser.wait_for(&format!("document.getElementById('answer').textContent.includes({})", json!(says)));
+}
+
 /// JavaScript for a cell in the row of a table that begins with this name.
 fn cell(table: &str, name: &str, column: usize) -> String {
     format!(
@@ -288,6 +309,29 @@ plans: [free, pro]\n",
         ));
         browser.wait_for(&format!("document.getElementById('answer').textContent.includes('{says}')"));
     }
+}
+
+#[test]
+fn a_refused_customer_is_shown_as_such() {
+    let origin = Origin::start();
+    let customers =
+        "credential,customer,plan,valid_until,suspended\nk-acme,acme,free,,true\nk-globex,globex,free,2020-12-31,\n";
+    let callers =
+        "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }\nplans: [free]\n";
+    let limit = "{ key: customer, algorithm: fixed_window, limit: 5, window: 1d }";
+    let gateway =
+        Gateway::start_with(&format!("{}{callers}", limited(&origin, limit)), &[("customers.csv", customers)], &[]);
+    let mut browser = opened(&gateway);
+    for (customer, says) in [("acme", "is suspended: "), ("globex", "has no key that is still valid: ")] {
+        submit(&mut browser, &[("customer-name", customer)], "customer-form");
+        wait_for_answer(&mut browser, says);
+        let key = format!("x-api-key: k-{customer}");
+        submit(&mut browser, &[("request-url", "http://test/"), ("request-headers", &key)], "request-form");
+        wait_for_answer(&mut browser, &format!("customer {customer}"));
+    }
+    submit(&mut browser, &[("customer-name", "acme")], "customer-form");
+    wait_for_answer(&mut browser, "is suspended: ");
+    readable(&mut browser, "refused");
 }
 
 #[test]

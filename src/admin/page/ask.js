@@ -179,11 +179,19 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
   return lines;
 }
 
-/** Where a key stands, in a picture where there is a number, and in words. A ban counts before the limit's decision. */
-function standing({ standing: state, banned_for_seconds: banned }, quota) {
-  const now = banned === undefined ? state : { ...state, decision: "banned", wait_seconds: null, retry_after_seconds: banned };
+/** Where a key stands, in a picture where there is a number, and in words. A refusal and a ban count before the limit's decision. */
+function standing({ standing: state, banned_for_seconds: banned, refused, decided }, quota) {
+  const instead = refused ?? (banned === undefined ? undefined : "banned");
+  const now = instead ? { ...state, decision: instead, wait_seconds: null, retry_after_seconds: refused ? null : banned } : state;
   const line = make("p", "");
-  const words = { admitted: ["would be admitted", "pass"], delayed: ["would wait", ""], denied: ["would be denied", "over"], banned: ["is banned", "over"] };
+  const words = {
+    admitted: ["would be admitted", "pass"],
+    delayed: ["would wait", ""],
+    denied: ["would be denied", "over"],
+    banned: ["is banned", "over"],
+    suspended: ["is suspended: every request is answered 403", "over"],
+    credential_expired: ["has no key that is still valid: every request is answered 401", "over"],
+  };
   const [text, tone] = words[now.decision] ?? [now.decision, ""];
   line.append(make("b", tone, text));
   if (now.wait_seconds !== null) line.append(` for ${duration(now.wait_seconds)}`);

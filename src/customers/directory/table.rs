@@ -18,6 +18,7 @@ use super::{csv, yaml};
 use crate::customers::Customer;
 use crate::ruleset::key::sha256;
 use crate::ruleset::overrides::OverridesReader;
+use crate::units::Nanos;
 
 /// The format of a directory, or of a file of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +152,14 @@ impl CustomerTable {
             customers.entry(Arc::clone(&customer.name)).or_default().push(Arc::clone(customer));
         }
         customers
+    }
+
+    /// Whether the customer with this name has credentials, all of which have expired at `now`. Searches all credentials.
+    pub fn has_only_expired(&self, name: &str, now: Nanos) -> bool {
+        let index = self.index.load();
+        let mut own = index.entries.iter().map(|entry| &entry.customer).filter(|customer| *customer.name == *name);
+        let is_expired = |customer: &Arc<Customer>| customer.valid_until.is_some_and(|end| end <= now);
+        own.next().is_some_and(is_expired) && own.all(is_expired)
     }
 
     /// The number of credentials.

@@ -83,6 +83,7 @@ pub(super) fn find(
         limit: limit.name.clone(),
         key: shown,
         plan: plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
+        customer: owner.customer.clone(),
         charge: charge.map_err(|uncharged| uncharged_because(uncharged, ruleset, limit, &resolved)),
     })
 }

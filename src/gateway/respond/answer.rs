@@ -1,6 +1,7 @@
 //! The responses that the gateway gives itself, in place of an upstream, and their texts.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::StatusCode;
 
@@ -13,6 +14,10 @@ use crate::units::Nanos;
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// The causes of answers to customers whose credentials are known and do not count now.
+pub(in crate::gateway) const CREDENTIAL_EXPIRED: &str = "credential_expired";
+pub(in crate::gateway) const SUSPENDED: &str = "suspended";
 
 /// A response that the gateway gives itself, in place of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,10 +61,10 @@ pub enum Answer {
     TokenRefused(TokenFault),
     /// Access rules keep the caller out.
     AccessDenied,
-    /// The credential has expired.
-    CredentialExpired,
-    /// The customer is suspended.
-    Suspended,
+    /// The credential of this customer has expired.
+    CredentialExpired(Arc<str>),
+    /// This customer is suspended.
+    Suspended(Arc<str>),
     /// The credential cannot be looked up: the directory, or the keys for tokens, are unavailable.
     DirectoryUnavailable,
     /// A limit that gateways share cannot be checked, and lets no request pass in this case.
@@ -106,9 +111,9 @@ pub const CALLER_REFUSAL_CAUSES: [&str; 11] = [
     Answer::CredentialMissing.cause(),
     Answer::CredentialUnknown.cause(),
     Answer::CredentialRepeated.cause(),
-    Answer::CredentialExpired.cause(),
+    CREDENTIAL_EXPIRED,
     Answer::TokenRefused(TokenFault::Unverified).cause(),
-    Answer::Suspended.cause(),
+    SUSPENDED,
     Answer::AccessDenied.cause(),
     "key_missing",
     "key_repeated",
@@ -125,6 +130,14 @@ impl Answer {
     /// The cause, in a word for logs.
     pub const fn cause(&self) -> &'static str {
         self.row().1
+    }
+
+    /// The customer that is refused, if its credential is known.
+    pub(in crate::gateway) const fn refused_customer(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::CredentialExpired(customer) | Self::Suspended(customer) => Some(customer),
+            _ => None,
+        }
     }
 
     /// The status for gRPC clients, which do not read that of HTTP (gRPC's own mapping, with 8 for a limit).
@@ -154,8 +167,8 @@ impl Answer {
             Self::TokenRefused(TokenFault::WithoutPlan) => (403, "token_refused", 7),
             Self::TokenRefused(_) => (401, "token_refused", 16),
             Self::AccessDenied => (403, "access_denied", 7),
-            Self::CredentialExpired => (401, "credential_expired", 16),
-            Self::Suspended => (403, "suspended", 7),
+            Self::CredentialExpired(_) => (401, CREDENTIAL_EXPIRED, 16),
+            Self::Suspended(_) => (403, SUSPENDED, 7),
             Self::DirectoryUnavailable => (503, "directory_away", 14),
             Self::StoreUnavailable => (503, STORE_AWAY, 14),
             Self::KeyElsewhere(_) => (409, "key_elsewhere", 14),
@@ -197,7 +210,7 @@ impl Answer {
                 let error = format!("Bearer error=\"invalid_token\", error_description=\"{fault}\"");
                 fields.push(challenge::FIELD, error);
             }
-            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => {
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired(_) => {
                 challenge::schemes(context).iter().for_each(|scheme| fields.push(challenge::FIELD, scheme));
             }
             _ => {}
@@ -226,8 +239,8 @@ impl Answer {
             Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
             Self::TokenRefused(fault) => challenge::sentence(*fault),
             Self::AccessDenied => "This caller is not let in here.".to_owned(),
-            Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
-            Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
+            Self::CredentialExpired(_) => "The credential has expired; a new one is needed.".to_owned(),
+            Self::Suspended(_) => "The customer is suspended; retrying does not help.".to_owned(),
             Self::DirectoryUnavailable => {
                 "Credentials cannot be looked up at the moment; retry in a second.".to_owned()
             }
