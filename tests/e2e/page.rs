@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::browser::{Browser, Screen};
 use crate::support::gateway::limited;
-use crate::support::{Gateway, Origin, SetOnDrop, wait_until};
+use crate::support::{Gateway, Origin, SetOnDrop, free_port, shared, wait_until};
 use crate::trials;
 
 const WIDE: Screen = Screen { width: 1280, height: 1000, dark: false };
@@ -308,6 +308,32 @@ plans: [free, pro]\n",
              document.getElementById('customer-form').requestSubmit()"
         ));
         browser.wait_for(&format!("document.getElementById('answer').textContent.includes('{says}')"));
+    }
+}
+
+#[test]
+fn what_nobody_knows_without_redis_is_shown_as_unknown() {
+    let origin = Origin::start();
+    for (down, would) in [("allow", "would be admitted"), ("deny", "would be denied")] {
+        let limit = format!("algorithm: gcra, rate: 1/h, burst: 2, on_store_down: {down}");
+        let gateway = shared::gateway(&origin, free_port(), "timeout: 1s", &limit);
+        let mut browser = opened(&gateway);
+        browser.wait_for("document.querySelectorAll('#limits tbody th').length === 1");
+        let row = "[...document.querySelector('#limits tbody tr').children].map(cell => cell.textContent)";
+        wait_until("requests that nobody can decide", || {
+            gateway.get("/", &[("x-key", "a")]);
+            let row: Vec<String> = serde_json::from_value(browser.evaluate(row)).unwrap();
+            row[0].contains("/s unknown: Redis could not be asked") && row[2..5] == ["–", "–", "unknown"]
+        });
+        browser.evaluate("document.querySelector('#key-parts input').value = 'a'");
+        let request = [("request-url", "http://test/"), ("request-headers", "x-key: a")];
+        for (fields, form) in [(&[][..], "key-form"), (&request, "request-form")] {
+            browser.evaluate("document.getElementById('answer').replaceChildren()");
+            submit(&mut browser, fields, form);
+            wait_for_answer(&mut browser, would);
+            wait_for_answer(&mut browser, "; nobody knows what is used while Redis is unavailable");
+        }
+        readable(&mut browser, &format!("unknown-{down}"));
     }
 }
 

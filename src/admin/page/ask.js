@@ -152,6 +152,7 @@ function explain() {
 
 function explained({ request, route, caller, bypassed, upstream, limits: met, answer, now }) {
   const lines = [];
+  const decided = answer?.cause === "store_away" ? "fallback" : now?.decided;
   const outcome = answer ? `answered ${answer.status} by tollgate: ${answer.detail}` : now?.outcome;
   if (outcome) lines.push(make("p", answer || isDenial(outcome) ? "verdict over" : "verdict pass", outcome));
   if (request) lines.push(make("p", "key", `${request.method} ${request.host}${request.path} from ${request.client ?? "an unknown address"}`));
@@ -170,7 +171,7 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
     if (limit.applies) {
       block.append(make("p", "", `${limit.terms}; ${limit.why}`));
       block.append(make("p", "", "key ", make("span", "key", keyLine(limit.key)), `, costs ${limit.cost}`));
-      if (limit.standing) block.append(standing(limit, null));
+      if (limit.standing) block.append(standing({ ...limit, decided }, null));
     } else {
       block.append(make("p", "sub", limit.why));
     }
@@ -205,7 +206,8 @@ function standing({ standing: state, banned_for_seconds: banned, refused, decide
       line.append(` of ${whole(quota)} `, meter);
     }
   }
-  if (now.full_in_seconds === null) line.append("; comes back when requests end");
+  if (decided === "fallback" && now.remaining === null) line.append("; nobody knows what is used while Redis is unavailable");
+  else if (now.full_in_seconds === null) line.append("; comes back when requests end");
   else if (now.full_in_seconds > 0) line.append(`; full again in ${duration(now.full_in_seconds)}`);
   else line.append("; nothing is used");
   return line;

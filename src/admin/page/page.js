@@ -89,8 +89,8 @@ function some(rows, kind) {
 }
 
 /** A row of empty cells, with `about` below the name in its head. */
-function rowOf(about) {
-  const head = make("th", "", make("span", "name"), about);
+function rowOf(...about) {
+  const head = make("th", "", make("span", "name"), ...about);
   head.scope = "row";
   const cells = ["sub wide", "number", "number", "number", "spark", "number wide"].map((kind) => make("td", kind));
   cells[3].append(make("span", "share"));
@@ -102,7 +102,7 @@ function showLimits(limits) {
   follow(byId("limits").tBodies[0], some(limits, "limits"), (limit) => limit.name, () => {
     const summary = make("summary", "");
     summary.title = "what each plan gets";
-    return rowOf(make("details", "", summary, make("dl", "")));
+    return rowOf(make("details", "", summary, make("dl", "")), make("div", "unknown bad"));
   }, (row, limit) => {
     const [head, by, admitted, over, shared, picture, keys] = row.children;
     say(head.querySelector(".name"), limit.name);
@@ -116,6 +116,12 @@ function showLimits(limits) {
     number(over, rates.over_per_second, "over");
     over.title = `over the limit: ${limit.over_limit}`;
     share(shared.firstElementChild, rates.over_per_second, passed + rates.over_per_second);
+    const unknown = rates.unknown_per_second;
+    say(head.querySelector(".unknown"), unknown > 0 ? `${rate(unknown)}/s unknown: Redis could not be asked` : "");
+    if (unknown > 0 && passed + rates.over_per_second === 0) {
+      for (const cell of [admitted, over]) say(cell, "–", "number zero");
+      say(shared.firstElementChild, "unknown", "share bad");
+    }
     const all = both(limit.series.admitted, limit.series.over);
     drawSpark(picture.firstElementChild, all, limit.series.over, `last minute of ${limit.name}: now ${rate(passed)} admitted and ${rate(rates.over_per_second)} over the limit each second`);
     say(keys, whole(limit.keys), limit.keys >= 0.9 * limit.max_keys ? "number wide bad" : "number wide");
