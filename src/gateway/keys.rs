@@ -283,7 +283,7 @@ impl FoundKey {
     fn of_plan(self, named: Option<&str>) -> Result<Self, KeyQuestionError> {
         match (named, self.plan.as_deref()) {
             (Some(named), Some(plan)) if named != plan => Err(KeyQuestionError::Plan(format!(
-                "the plan of this key's owner is {plan}, not {named}: leave \"plan\", or --plan, out"
+                "the plan of this key's owner is {plan}, not {named}: leave the plan out"
             ))),
             _ => Ok(self),
         }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::browser::{Browser, Screen};
 use crate::support::gateway::limited;
-use crate::support::{Gateway, Origin, SetOnDrop, free_port, shared, wait_until};
+use crate::support::{Exchange, Gateway, Origin, SetOnDrop, free_port, shared, wait_until};
 use crate::trials;
 
 const WIDE: Screen = Screen { width: 1280, height: 1000, dark: false };
@@ -309,6 +309,35 @@ plans: [free, pro]\n",
         ));
         browser.wait_for(&format!("document.getElementById('answer').textContent.includes('{says}')"));
     }
+}
+
+#[test]
+fn a_denied_customer_that_no_directory_lists_is_looked_up_by_its_last_plan() {
+    let origin = Origin::start();
+    let service = Origin::with(|exchange: &mut Exchange<'_>| {
+        exchange.body()?;
+        exchange.reply("200 OK", "", br#"{"customer": "acme", "plan": "pro"}"#)
+    });
+    let callers = format!(
+        "customers: {{ identify: [{{ header: x-api-key }}], directory: {{ http: {{ url: \"http://{}/\" }} }} }}
+plans: [free, pro]\n",
+        service.address
+    );
+    let limit = "{ key: customer, algorithm: fixed_window, limit: 5, window: 1d, plans: { pro: { limit: 1 } } }";
+    let gateway = Gateway::start(&format!("{}{callers}", limited(&origin, limit)));
+    assert_eq!([(); 2].map(|()| gateway.get("/", &[("x-api-key", "k")]).status), [200, 429]);
+    let mut browser = opened(&gateway);
+    browser.wait_for("document.querySelector('#offenders button') !== null");
+    browser.wait_for("document.querySelector('#decisions .key')?.textContent === 'acme'");
+    browser.evaluate("document.querySelector('#offenders button').click()");
+    wait_for_answer(&mut browser, "plan pro");
+    wait_for_answer(&mut browser, "0 left of 1");
+    submit(&mut browser, &[("customer-name", "acme")], "customer-form");
+    wait_for_answer(&mut browser, "denied by guard on all");
+    wait_for_answer(&mut browser, "0 left of 1");
+    submit(&mut browser, &[("customer-name", "globex")], "customer-form");
+    wait_for_answer(&mut browser, "name the plan beside the key, one of: free, pro");
+    assert_eq!(browser.evaluate("document.getElementById('answer').textContent.includes('--')"), false);
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn unknown_plan(context: &KeyContext<'_>, owner: &KeyOwner<'_>) -> KeyQuestionEr
     };
     let plans = context.ruleset.plans.join(", ");
     KeyQuestionError::Plan(format!(
-        "which plan's parameters apply? {whose}; name it beside the key (\"plan\", or --plan), one of: {plans}"
+        "which plan's parameters apply? {whose}; name the plan beside the key, one of: {plans}"
     ))
 }
 
