@@ -24,6 +24,8 @@ const LISTED: (usize, usize) = (100, 1_000);
 const OF_CUSTOMERS: [&str; 5] = ["plan", "overrides", "time_zone", "suspended", "groups"];
 /// The fields of a request that adds a key.
 const OF_KEYS: [&str; 2] = ["valid_until", "groups"];
+/// The fields of a request that changes a key.
+const OF_KEY_CHANGES: [&str; 1] = ["valid_until"];
 const OF_ROTATIONS: [&str; 2] = ["keep_old_seconds", "valid_until"];
 /// The paths below that of all customers.
 const PATHS: &str = "here are NAME, NAME/keys, NAME/keys/ID and NAME/rotate, with the customer's NAME percent-encoded";
@@ -87,7 +89,7 @@ impl Target {
             Self::All => "GET, HEAD",
             Self::Of(_, Part::Whole) => "GET, HEAD, PUT, PATCH, DELETE",
             Self::Of(_, Part::Keys | Part::Rotation) => "POST",
-            Self::Of(_, Part::Key(_)) => "DELETE",
+            Self::Of(_, Part::Key(_)) => "PATCH, DELETE",
         }
     }
 }
@@ -198,6 +200,7 @@ impl Admin {
                 });
                 (Change::Rotate(NewKey { credential, valid_until }, until), Some(key))
             }
+            Part::Key(id) if *method == Method::PATCH => (Change::PatchKey(id, read(&OF_KEY_CHANGES)?), None),
             Part::Key(id) => (Change::RemoveKey(id), None),
         };
         Ok(RequestedChange { customer, change, key })

@@ -133,6 +133,17 @@ fn a_life(gateway: &Gateway) {
     assert_eq!(met(gateway, &second), (200, Some(20_000)));
     assert!(more["customer"]["keys"][1]["valid_until"].as_str().unwrap().starts_with("2099-01-01T00:00:00"));
     let listed = ids(&more["customer"]);
+    // the end of a key moves, and goes
+    let of_second = format!("/initech/keys/{}", listed[1]);
+    for (end, status) in [(json!("2020-12-31"), 401), (json!("2098-12-31T00:00:00+01:00"), 200), (Value::Null, 200)] {
+        let changed = done(gateway, "PATCH", &of_second, &json!({ "valid_until": end }));
+        assert_eq!(changed["customer"]["keys"][1]["valid_until"].is_null(), end.is_null(), "{changed:#}");
+        assert_eq!((met(gateway, &first).0, met(gateway, &second).0), (200, status), "{end}");
+    }
+    refused(gateway, ("PATCH", &of_second, &json!({ "valid_until": "soon" })), 422, "`valid_until` is neither");
+    refused(gateway, ("PATCH", &of_second, &json!({ "plan": "pro" })), 400, "`plan`");
+    refused(gateway, ("PATCH", "/initech/keys/0123", &json!({ "valid_until": null })), 404, "no key");
+    done(gateway, "PATCH", &of_second, &json!({ "valid_until": "2099-01-01T00:00:00Z" }));
     done(gateway, "DELETE", &format!("/initech/keys/{}", listed[0]), &Value::Null);
     assert_eq!((met(gateway, &first).0, met(gateway, &second).0), (401, 200));
     refused(gateway, ("DELETE", &format!("/initech/keys/{}", listed[1]), &Value::Null), 409, "last key");
@@ -293,6 +304,7 @@ fn nobody_changes_customers_without_the_token_and_the_setting() {
         ("DELETE", "/v1/customers/acme"),
         ("POST", "/v1/customers/acme/keys"),
         ("POST", "/v1/customers/acme/rotate"),
+        ("PATCH", "/v1/customers/acme/keys/0123"),
         ("DELETE", "/v1/customers/acme/keys/0123"),
     ] {
         for fields in [&[HOST][..], &[HOST, ("authorization", "Bearer canary-wrong-0123456789")]] {

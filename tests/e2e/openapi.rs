@@ -145,6 +145,7 @@ fn answers_are_as_they_are_described() {
         201,
     );
     hear("/v1/customers/{name}/rotate", "POST", &json!({ "keep_old_seconds": 60 }), 201);
+    hear("/v1/customers/{name}/keys/{id}", "PATCH", &json!({ "valid_until": "2099-12-31" }), 404);
     hear("/v1/customers/{name}/keys/{id}", "DELETE", &none, 404);
     hear("/v1/customers/{name}", "GET", &none, 200);
     hear("/v1/customers/{name}", "DELETE", &none, 200);

@@ -39,6 +39,8 @@ pub enum Change {
     /// The customer gets a new key, and its other keys end at a time, written like `2027-12-31T18:00:00Z`; without a time
     /// they are removed at once.
     Rotate(NewKey, Option<String>),
+    /// The key with this id gets these terms and keeps its others.
+    PatchKey(String, Terms),
     /// The customer loses the key with this id.
     RemoveKey(String),
     /// The customer is removed with all its keys.
@@ -264,6 +266,10 @@ impl Change {
                 }
                 rows.extend(added);
             }
+            Self::PatchKey(id, terms) => {
+                let key = rows.iter_mut().find(|row| row.key_id() == *id);
+                key.ok_or(ChangeError::NoKey)?.change(terms);
+            }
             Self::RemoveKey(id) => {
                 rows.retain(|row| row.key_id() != *id);
                 match rows.len() {
@@ -373,9 +379,15 @@ mod tests {
     }
 
     #[test]
-    fn keys_go_by_their_ids_but_for_the_last_one() {
+    fn keys_change_and_go_by_their_ids_but_for_the_last_one() {
         let before = [row(&[("credential", "a")]), row(&[("credential", "b")])];
         let remove = |of: &RowText| Change::RemoveKey(of.key_id());
+        let end = |of: &RowText| Change::PatchKey(of.key_id(), terms(&[("valid_until", "2027-12-31")]));
+        assert_eq!(
+            after(&end(&before[1]), &before).unwrap(),
+            ["credential=a ", "credential=b valid_until=2027-12-31 "]
+        );
+        assert_eq!(after(&end(&before[1]), &before[..1]), Err(ChangeError::NoKey));
         assert_eq!(after(&remove(&before[0]), &before).unwrap(), ["credential=b "]);
         assert_eq!(after(&remove(&before[0]), &before[..1]), Err(ChangeError::LastKey));
         assert_eq!(after(&remove(&before[0]), &before[1..]), Err(ChangeError::NoKey));
