@@ -390,6 +390,24 @@ fn a_refused_customer_is_shown_as_such() {
 }
 
 #[test]
+fn a_request_is_explained_with_its_body() {
+    let origin = Origin::start();
+    let limit =
+        "{ key: all, algorithm: token_bucket, rate: 1/h, burst: 50, cost: { request_field: max_tokens, max: 100 } }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    let mut browser = opened(&gateway);
+    let request = [("request-method", "POST"), ("request-url", "http://test/")];
+    submit(&mut browser, &request, "request-form");
+    wait_for_answer(&mut browser, "costs 100 (");
+    wait_for_answer(&mut browser, "would be denied");
+    let body = [("request-headers", "content-type: application/json"), ("request-body", r#"{"max_tokens": 7}"#)];
+    submit(&mut browser, &body, "request-form");
+    wait_for_answer(&mut browser, "costs 7 (");
+    wait_for_answer(&mut browser, "would be admitted");
+    readable(&mut browser, "body");
+}
+
+#[test]
 fn a_reload_changes_the_rows_of_routes_and_limits() {
     let origin = Origin::start();
     let gateway = started(&origin);

@@ -157,9 +157,9 @@ function explain() {
       const name = line.slice(0, colon).trim();
       headers[name] = [...(headers[name] ?? []), line.slice(colon + 1).trim()];
     }
-    const client = byId("request-client").value.trim();
+    const [client, body] = [byId("request-client").value.trim(), byId("request-body").value];
     const question = { method: byId("request-method").value.trim(), url: byId("request-url").value.trim(), headers };
-    return explained(await post("/v1/explain", { ...question, ...(client ? { client } : {}) }));
+    return explained(await post("/v1/explain", { ...question, ...(client ? { client } : {}), ...(body.trim() ? { body } : {}) }));
   });
 }
 
@@ -183,7 +183,7 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
     const block = make("div", limit.applies ? `limit applies${denies ? " denies" : ""}` : "limit", make("p", "", make("b", "", limit.limit), make("span", "sub", ` ${limit.algorithm.replaceAll("_", " ")}`)));
     if (limit.applies) {
       block.append(make("p", "", `${limit.terms}; ${limit.why}`));
-      block.append(make("p", "", "key ", make("span", "key", keyLine(limit.key)), `, costs ${limit.cost}`));
+      block.append(make("p", "", "key ", make("span", "key", keyLine(limit.key)), `, costs ${limit.cost}${limit.cost_rule ? ` (${limit.cost_rule})` : ""}`));
       if (limit.standing) block.append(standing({ ...limit, decided }, null));
     } else {
       block.append(make("p", "sub", limit.why));
