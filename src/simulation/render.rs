@@ -1,6 +1,7 @@
 //! Reports as a table for people and as JSON for programs.
 
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthChar;
 
 use crate::simulation::report::LimitReport;
 use crate::units::Nanos;
@@ -24,19 +25,24 @@ pub fn table(reports: &[LimitReport]) -> String {
 pub fn columns(rows: &[Vec<String>], names: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| width_of(cell)).max().unwrap_or_default()
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column < names {
-            true => format!("{cell:width$}"),
-            false => format!("{cell:>width$}"),
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            let space = " ".repeat(width.saturating_sub(width_of(cell)));
+            if column < names { format!("{cell}{space}") } else { format!("{space}{cell}") }
         });
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
     text
+}
+
+/// The number of columns that a terminal takes for `text`.
+pub fn width_of(text: &str) -> usize {
+    text.chars().filter_map(UnicodeWidthChar::width).sum()
 }
 
 /// An object with a member `limits`, in the order of the reports. Times are whole nanoseconds (`_ns`), shares are
