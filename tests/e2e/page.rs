@@ -408,6 +408,21 @@ fn a_request_is_explained_with_its_body() {
 }
 
 #[test]
+fn a_filter_that_nothing_matches_says_so() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let mut browser = opened(&gateway);
+    let tables = "['limits', 'routes'].map(table => document.querySelector(`#${table} tbody`).textContent)";
+    browser.evaluate(
+        "document.getElementById('filter').value = 'nonsense';
+         document.getElementById('filter').dispatchEvent(new Event('input'))",
+    );
+    wait_until("both tables to be empty", || {
+        browser.evaluate(tables) == json!(["Nothing matches the filter.", "Nothing matches the filter."])
+    });
+}
+
+#[test]
 fn a_reload_changes_the_rows_of_routes_and_limits() {
     let origin = Origin::start();
     let gateway = started(&origin);

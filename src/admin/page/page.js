@@ -6,6 +6,7 @@ import { prepareTrials, showTrials } from "/page/try.js";
 
 const EVERY_MS = 2000;
 const MAX_ROWS = 100;
+const NO_MATCH = "Nothing matches the filter.";
 
 let lastAnswer = null;
 
@@ -126,7 +127,7 @@ function showLimits(limits) {
     drawSpark(picture.firstElementChild, all, limit.series.over, `last minute of ${limit.name}: now ${rate(passed)} admitted and ${rate(rates.over_per_second)} over the limit each second`);
     say(keys, whole(limit.keys), limit.keys >= 0.9 * limit.max_keys ? "number wide bad" : "number wide");
     keys.title = `of at most ${whole(limit.max_keys)}`;
-  }, "There are no limits.");
+  }, limits.length > 0 ? NO_MATCH : "There are no limits.");
 }
 
 function showRoutes(routes) {
@@ -143,7 +144,7 @@ function showRoutes(routes) {
     drawSpark(picture.firstElementChild, route.series.requests, route.series.denied, `last minute of ${route.name}: now ${rate(rates.requests_per_second)} requests and ${rate(rates.denied_per_second)} denied each second`);
     number(failed, rates.failed_per_second, "wide bad");
     failed.classList.add("wide");
-  }, "There are no routes.");
+  }, routes.length > 0 ? NO_MATCH : "There are no routes.");
 }
 
 function showOffenders({ from_seconds, until_seconds, denied, error, offenders }) {
