@@ -101,6 +101,15 @@ impl Replays {
     }
 }
 
+/// An error of the command without the option by which it names the text of a setting, and the position in that text.
+fn without_option(error: &str) -> String {
+    let lines = error.lines().map(|line| match line.strip_prefix("--set:").and_then(|rest| rest.split_once(": ")) {
+        Some((_, problem)) => problem,
+        None => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Runs this program with `arguments`. If the caller stops waiting, the process is killed.
 async fn replayed(arguments: Vec<OsString>) -> io::Result<PlainResponse> {
     // on Linux this path is the running program, even if a newer file has replaced it
@@ -123,6 +132,6 @@ async fn replayed(arguments: Vec<OsString>) -> io::Result<PlainResponse> {
         return Ok((StatusCode::OK, JSON, String::from_utf8_lossy(&output.stdout).into_owned()));
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let reason = if said.trim().is_empty() { output.status.to_string() } else { said.trim().to_owned() };
+    let reason = if said.trim().is_empty() { output.status.to_string() } else { without_option(said.trim()) };
     Ok(failure(StatusCode::UNPROCESSABLE_ENTITY, &reason))
 }

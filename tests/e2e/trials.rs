@@ -124,7 +124,9 @@ fn what_cannot_be_tried_is_told_why() {
         // Linux passes no longer arguments to a program
         ("limits.daily.plans.more.limit", "1".repeat(128 << 10).as_str(), "a value in `set` is too long"),
     ] {
-        refused(&tried(&gateway, "access.log.1", &json!({ path: value })), 422, says);
+        let response = tried(&gateway, "access.log.1", &json!({ path: value }));
+        refused(&response, 422, says);
+        assert!(!response.text().contains("--set:"), "an option of the command line: {response:?}");
     }
     refused(&tried(&gateway, "access.log.1", &json!({})), 400, "no setting");
     refused(&post(&gateway, "/v1/replay", &[HOST, BEARER], &json!({ "log": "access.log.1" })), 400, "set");

@@ -213,7 +213,7 @@ function showStatus(status) {
   const cluster = status.cluster;
   const lost = (cluster?.peers ?? []).filter((peer) => !peer.reachable).map((peer) => peer.address);
   byId("chip-cluster").hidden = !cluster;
-  say(byId("chip-cluster"), lost.length > 0 ? `${lost.length} gateways not reachable` : "all gateways reachable", lost.length > 0 ? "chip bad" : "chip good");
+  say(byId("chip-cluster"), lost.length > 0 ? `${lost.length} ${lost.length === 1 ? "gateway" : "gateways"} not reachable` : "all gateways reachable", lost.length > 0 ? "chip bad" : "chip good");
   facts(byId("about-store"), [
     ["Redis", breaker === undefined ? "not configured" : breaker.replace("_", " "), breaker === "open" ? "bad" : ""],
     ["gateways", breaker === undefined ? null : `${store.nodes} share limits`],
