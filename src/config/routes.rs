@@ -1,7 +1,7 @@
 //! `routes:`: the conditions, upstreams and limits of each route.
 
-use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 
@@ -72,9 +72,27 @@ pub(super) fn read(top: &Section<'_>, context: &RouteContext<'_>) -> Vec<Route> 
     }
     routes
 }
+    add_head_to_get(&mut routes);
 
 fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
     let field = section.required("name", "a name for logs and metrics, like `orders`")?;
+/// Lets routes for GET take HEAD too, since most servers answer it with their handler of GET: otherwise HEAD could fall to a
+/// route without their limits. A route stays as it is where others, without conditions, name HEAD for its hosts and path.
+fn add_head_to_get(routes: &mut [Route]) {
+    let names = |route: &Route, method: &str| route.methods.iter().any(|name| name == method);
+    let places = |route: &Route| {
+        let path = route.path.to_string();
+        or_any(route.hosts.iter().map(ToString::to_string)).into_iter().map(move |host| (host, path.clone()))
+    };
+    let for_head = routes.iter().filter(|route| names(route, "HEAD") && !route.has_conditions());
+    let taken: HashSet<(Option<String>, String)> = for_head.flat_map(places).collect();
+    for route in routes.iter_mut().filter(|route| names(route, "GET") && !names(route, "HEAD")) {
+        if !places(route).all(|place| taken.contains(&place)) {
+            route.methods.push("HEAD".to_owned());
+        }
+    }
+}
+
     let name = field.scalar_value("the name of the route")?.text.into_owned();
     names.define(&name, &field, field.place())?;
     Some(name)
@@ -296,7 +314,7 @@ pub(super) fn warn_of_final_slashes(top: &Section<'_>, matcher: &Matcher, limits
     let items = top.get("routes").and_then(|field| field.as_list());
     for (route, item) in matcher.routes().iter().zip(items.into_iter().flatten()) {
         let path = format!("{}/", route.path);
-        if path.ends_with("//") || path.ends_with("/**/") || !route.headers.is_empty() || !route.query.is_empty() {
+        if path.ends_with("//") || path.ends_with("/**/") || route.has_conditions() {
             continue;
         }
         let hosts = or_any(route.hosts.iter().map(ToString::to_string));

@@ -146,3 +146,54 @@ fn an_error_after_a_thousand_warnings_is_told() {
     let errors: Vec<&str> = problems.errors.iter().map(|problem| problem.place.path.as_str()).collect();
     assert_eq!((errors, problems.more), (vec!["limits.late"], 0));
 }
+
+/// The names of the routes that take requests of `method` for the hosts `a.test` and `b.test`; routes are written without
+/// their upstream.
+fn taken(routes: &[&str], method: &str) -> [String; 2] {
+    let routes: String = routes.iter().map(|route| format!("  - {{ upstream: u, {route} }}\n")).collect();
+    let text = format!(
+        "listeners: [{{ address: 127.0.0.1:8080 }}]\nupstreams: {{ u: {{ nodes: [\"n:1\"] }} }}\nroutes:\n{routes}"
+    );
+    let loaded = load(&text, "f", &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
+    ["a.test", "b.test"].map(|host| {
+        let route = loaded.ruleset.matcher.find_bare(method, host, "/report");
+        route.map(|route| route.name.clone()).unwrap_or_default()
+    })
+}
+
+#[test]
+fn a_route_for_get_takes_head_unless_another_names_it() {
+    const OTHERS: &str = "name: others";
+    let get = "name: get, match: { path: /report, methods: [GET] }";
+    let get_of = "name: get, match: { hosts: [a.test, b.test], path: /report, methods: [GET] }";
+    for (routes, expected) in [
+        ([get, OTHERS, "name: post, match: { path: /report, methods: [POST] }"], ["get", "get"]),
+        ([get, OTHERS, "name: head, match: { path: /report, methods: [HEAD] }"], ["head", "head"]),
+        ([get, OTHERS, "name: both, match: { path: /report, methods: [HEAD, GET] }"], ["both", "both"]),
+        ([get, OTHERS, "name: head, match: { path: /other, methods: [HEAD] }"], ["get", "get"]),
+        // a more specific route takes its requests first, and leaves the others to the route for GET
+        (
+            [get, OTHERS, "name: head, match: { path: /report, methods: [HEAD], headers: { x-a: true } }"],
+            ["get", "get"],
+        ),
+        ([get, OTHERS, "name: head, match: { hosts: [a.test], path: /report, methods: [HEAD] }"], ["head", "get"]),
+        // a route that names HEAD for one host leaves it to the route for GET at the other
+        (["name: head, match: { hosts: [a.test], path: /report, methods: [HEAD] }", get_of, OTHERS], ["head", "get"]),
+        (
+            [get_of, OTHERS, "name: head, match: { hosts: [a.test, b.test], path: /report, methods: [HEAD] }"],
+            ["head", "head"],
+        ),
+        (
+            [
+                get_of,
+                "name: x, match: { hosts: [a.test], path: /report, methods: [HEAD] }",
+                "name: y, match: { hosts: [b.test], path: /report, methods: [HEAD] }",
+            ],
+            ["x", "y"],
+        ),
+    ] {
+        assert_eq!(taken(&routes, "HEAD"), expected, "{routes:?}");
+        assert!(taken(&routes, "GET").iter().all(|route| route == "get"), "{routes:?}");
+    }
+    assert_eq!(taken(&["name: post, match: { methods: [POST] }"], "HEAD"), ["", ""]);
+}

@@ -41,7 +41,8 @@ pub struct Route {
     pub path: PathPattern,
     /// The path as the configuration writes it.
     pub path_pattern: String,
-    /// The methods, of which a request has to have one; any if empty.
+    /// The methods, of which a request has to have one; any if empty. HEAD is among them where GET is, unless another route
+    /// with the same hosts and path names HEAD.
     pub methods: Vec<String>,
     /// The conditions on header fields, all of which have to hold.
     pub headers: Vec<HeaderMatch>,
@@ -94,6 +95,11 @@ impl Route {
     }
 
     /// Whether a request that matches carries a field or a parameter several times, and not all values meet the conditions:
+    /// Whether it has conditions on header fields or query parameters.
+    pub fn has_conditions(&self) -> bool {
+        !self.headers.is_empty() || !self.query.is_empty()
+    }
+
     /// an upstream may take another value than the one for which the request takes this route.
     pub fn is_contested_by(&self, facts: &Facts<'_>) -> bool {
         let header = |of: &HeaderMatch| facts.headers.get_all(of.name.as_str()).all(|value| of.value.is_met_by(value));
@@ -373,9 +379,9 @@ fn mismatch_except_path<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Misma
     if !route.methods.is_empty() && !route.methods.iter().any(|method| method == facts.method) {
         return Some(Mismatch::Method(&route.methods));
     }
-    match route.headers.is_empty() && route.query.is_empty() {
-        true => None,
-        false => unmet(route, facts),
+    match route.has_conditions() {
+        true => unmet(route, facts),
+        false => None,
     }
 }
 

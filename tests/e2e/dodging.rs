@@ -1,6 +1,7 @@
 //! No request evades a limit: however a client spells the target, whatever address it claims and whatever it adds, the same
 //! limit applies or the gateway refuses the request.
 
+use crate::support::client::request;
 use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::http2::Http2;
 use crate::support::origin::by_path;
@@ -173,6 +174,26 @@ fn no_spelling_of_a_path_gets_around_its_limit() {
             assert!(!settings.is_empty() || !target.contains(';') && !target.contains("%3"), "{target}");
         }
     }
+}
+
+#[test]
+fn head_is_under_the_limits_of_a_route_for_get() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ guard: {FIVE} }}
+routes:
+  - {{ name: report, match: {{ path: /report/**, methods: [GET] }}, upstream: origin, limits: [guard] }}
+  - {{ name: others, upstream: origin }}
+",
+        origin.upstream()
+    ));
+    let mut client = gateway.client();
+    let statuses = [(); 10].map(|()| {
+        client.send(request("HEAD", "/report/7", &[]));
+        client.next_to("HEAD").unwrap().status
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 5);
+    assert_eq!(gateway.get("/report/7", &[]).status, 429);
 }
 
 #[test]

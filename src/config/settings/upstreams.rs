@@ -117,7 +117,9 @@ tables! {
             "The hosts, of which one has to be the request's.";
         path: Text("a path, in which `*` or `{name}` is one segment and a final `**` any number"), default "/**",
             "The path. Limits can count by the segments that it names.";
-        methods: METHODS, "The methods, of which one has to be the request's.";
+        methods: METHODS,
+            "The methods, of which one has to be the request's. GET takes HEAD too, unless another route with the same \
+            hosts and path names HEAD.";
         headers: Named("header field", &VALUE), default "{}",
             "Header fields that all have to be there, each with its value, or `true` for any.";
         query: Named("query parameter", &VALUE), default "{}",
