@@ -294,6 +294,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     };
     let Receivers { webhook, usage_events, traces } = receivers::read(top, &receivers);
     let (access, bypass, cors) = access::read(top);
+    let ignores_case = server::ignores_path_case(top);
     let context = routes::RouteContext {
         needs,
         upstreams: &upstream_names,
@@ -301,6 +302,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         read_limits: &limits,
         bypass: &bypass,
         has_cors: top.has("cors"),
+        ignores_case,
     };
     let mut routes = routes::read(top, &context);
     routes::check_default_limits(top, &context);
@@ -338,7 +340,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let ((webhook, webhook_files), (usage_events, usage_files)) = (webhook.unzip(), usage_events.unzip());
     let (traces, trace_files) = traces.unzip();
-    let matcher = Matcher::new(routes, requested);
+    let matcher = Matcher::new(routes, requested, ignores_case);
     routes::warn_of_final_slashes(top, &matcher, &limits);
     let ruleset = Ruleset {
         domains: domains::finish(domains, &matcher, &limits),

@@ -41,6 +41,8 @@ pub(super) struct RouteContext<'r> {
     pub(super) bypass: &'r Bypass,
     /// Whether the file has `cors`.
     pub(super) has_cors: bool,
+    /// Whether routes take paths in any case of ASCII letters.
+    pub(super) ignores_case: bool,
 }
 
 /// Reads `routes:`; returns the routes without errors.
@@ -70,12 +72,10 @@ pub(super) fn read(top: &Section<'_>, context: &RouteContext<'_>) -> Vec<Route> 
             routes.push(route);
         }
     }
+    add_head_to_get(&mut routes);
     routes
 }
-    add_head_to_get(&mut routes);
 
-fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
-    let field = section.required("name", "a name for logs and metrics, like `orders`")?;
 /// Lets routes for GET take HEAD too, since most servers answer it with their handler of GET: otherwise HEAD could fall to a
 /// route without their limits. A route stays as it is where others, without conditions, name HEAD for its hosts and path.
 fn add_head_to_get(routes: &mut [Route]) {
@@ -93,6 +93,8 @@ fn add_head_to_get(routes: &mut [Route]) {
     }
 }
 
+fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
+    let field = section.required("name", "a name for logs and metrics, like `orders`")?;
     let name = field.scalar_value("the name of the route")?.text.into_owned();
     names.define(&name, &field, field.place())?;
     Some(name)
@@ -101,9 +103,9 @@ fn add_head_to_get(routes: &mut [Route]) {
 /// Reads all settings of a route but its name.
 fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
     const UPSTREAM: &str = "the name of an upstream";
-    let RouteContext { needs, upstreams, bypass, has_cors, .. } = *context;
+    let RouteContext { needs, upstreams, bypass, has_cors, ignores_case, .. } = *context;
     let every_request = Route { path_pattern: EVERY_PATH.to_owned(), ..Route::default() };
-    let matched = section.get_or("match", every_request, read_match);
+    let matched = section.get_or("match", every_request, |field| read_match(field, ignores_case));
     let upstream = match section.get("upstream") {
         None if !needs.upstreams => Some(None),
         _ => {
@@ -117,7 +119,7 @@ fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
         let items = field.nonempty_list("a list of `websocket`")?;
         unique_items(&items, |item| item.choice(&[("websocket", ())]), |()| ())
     });
-    let rewrite = section.optional("rewrite", |field| read_rewrite(field, matched.as_ref()));
+    let rewrite = section.optional("rewrite", |field| read_rewrite(field, matched.as_ref(), ignores_case));
     let parameters = [("refuse", false), ("allow", true)];
     let response_rate = section.optional("response_bytes_per_second", |field| {
         field.parsed("bytes in each second, like `100KiB/s`", |text| {
@@ -175,7 +177,7 @@ fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) ->
 }
 
 /// Reads the conditions of a route.
-fn read_match(field: &Field<'_>) -> Option<Route> {
+fn read_match(field: &Field<'_>, ignores_case: bool) -> Option<Route> {
     const A_HOST: &str = "a host name, like `api.example.com` or `*.example.com`";
     let section = field.section(&MATCH)?;
     let hosts = section.get_or("hosts", Vec::new(), |field| {
@@ -204,6 +206,7 @@ fn read_match(field: &Field<'_>) -> Option<Route> {
         all_or_none(parameters.fields().map(read))
     });
     let (path, path_pattern) = path?;
+    let path = if ignores_case { path.in_lower_case() } else { path };
     let (hosts, methods, headers, query) = (hosts?, methods?, headers?, query?);
     Some(Route { hosts, path, path_pattern, methods, headers, query, ..Route::default() })
 }
@@ -281,7 +284,7 @@ fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&R
     unique_items(&items, limit, LimitId::clone)
 }
 
-fn read_rewrite(field: &Field<'_>, matched: Option<&Route>) -> Option<Rewrite> {
+fn read_rewrite(field: &Field<'_>, matched: Option<&Route>, ignores_case: bool) -> Option<Rewrite> {
     let section = field.section(&REWRITE)?;
     if let Some(path) = section.get("path") {
         if section.has("strip_prefix") || section.has("add_prefix") {
@@ -300,12 +303,12 @@ fn read_rewrite(field: &Field<'_>, matched: Option<&Route>) -> Option<Rewrite> {
     let (strip, add) = (prefix("strip_prefix"), prefix("add_prefix"));
     let (strip, add) = (strip?, add?);
     if let (Some(field), Some(matched)) = (section.get("strip_prefix"), matched)
-        && !matched.path.can_begin_with(&strip)
+        && !matched.path.can_begin_with(&strip, ignores_case)
     {
         let paths = format!("a beginning of the route's paths, which are `{}`", matched.path_pattern);
         return field.fail(field.error("is the beginning of no path that the route takes").expected(paths));
     }
-    Some(Rewrite::Prefix { strip, add })
+    Some(Rewrite::Prefix { strip, add, ignores_case })
 }
 
 /// Warns of routes whose path with a final slash falls to a route that lacks some of their limits: most upstreams take both
@@ -329,10 +332,12 @@ pub(super) fn warn_of_final_slashes(top: &Section<'_>, matcher: &Matcher, limits
         });
         if let Some((other, names)) = dodged {
             let pattern = &route.path_pattern;
+            let other_case =
+                if matcher.ignores_case() { "" } else { "; `path_case: ignore` is for other cases of its letters" };
             item.findings().add(
                 Problem::warning(item.place(), format!("`{pattern}/` dodges {names} of `{}`", route.name))
                     .found(format!("`{}`, which takes `{pattern}/` without these limits", other.name))
-                    .hint(format!("write `path: {pattern}/**`, or give `{pattern}/` a route of its own")),
+                    .hint(format!("write `path: {pattern}/**`, or give `{pattern}/` a route of its own{other_case}")),
             );
         }
     }

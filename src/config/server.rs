@@ -112,6 +112,11 @@ pub(super) fn dialects(top: &Section<'_>) -> RateLimitHeaders {
     }
 }
 
+/// Reads `path_case:`: whether routes take paths in any case of ASCII letters.
+pub(super) fn ignores_path_case(top: &Section<'_>) -> bool {
+    top.value_or("path_case", false, |field| field.choice(&[("exact", false), ("ignore", true)]))
+}
+
 /// Reads `access_log:`.
 pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
     const EXPECTED: &str = "`off`, `full`, `{sample: 0.01}` or `{one_in: 100}`";

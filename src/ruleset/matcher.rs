@@ -4,6 +4,7 @@
 //! path (segment by segment: a literal before `*` before `**`), then by method (a list before none), then by the
 //! number of conditions on header fields and query parameters (more before fewer), then by their order in the file.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -94,12 +95,12 @@ impl Route {
             && overlap(&self.methods, &other.methods)
     }
 
-    /// Whether a request that matches carries a field or a parameter several times, and not all values meet the conditions:
     /// Whether it has conditions on header fields or query parameters.
     pub fn has_conditions(&self) -> bool {
         !self.headers.is_empty() || !self.query.is_empty()
     }
 
+    /// Whether a request that matches carries a field or a parameter several times, and not all values meet the conditions:
     /// an upstream may take another value than the one for which the request takes this route.
     pub fn is_contested_by(&self, facts: &Facts<'_>) -> bool {
         let header = |of: &HeaderMatch| facts.headers.get_all(of.name.as_str()).all(|value| of.value.is_met_by(value));
@@ -175,6 +176,8 @@ pub enum Rewrite {
         strip: String,
         /// The prefix to add, without a final slash.
         add: String,
+        /// Whether the prefix is removed in any case of ASCII letters.
+        ignores_case: bool,
     },
     /// This path for every request.
     Path(String),
@@ -186,8 +189,8 @@ impl Rewrite {
         match self {
             _ if path == "*" => path.to_owned(),
             Self::Path(fixed) => fixed.clone(),
-            Self::Prefix { strip, add } => {
-                let new = format!("{add}{}", strip_path_prefix(path, strip).unwrap_or(path));
+            Self::Prefix { strip, add, ignores_case } => {
+                let new = format!("{add}{}", strip_path_prefix(path, strip, *ignores_case).unwrap_or(path));
                 if new.is_empty() { "/".to_owned() } else { new }
             }
         }
@@ -229,12 +232,14 @@ pub struct Matcher {
     /// The routes for `*.name`, by the name with its leading dot.
     wildcard_hosts: HashMap<String, Node>,
     any_host: Node,
+    /// Whether routes take paths in any case of ASCII letters; their patterns then are in lower case.
+    ignores_case: bool,
 }
 
 impl Matcher {
     /// Indexes the first `requested` of `routes`; a [`RouteId`] is a position in this list. The others are the routes of
-    /// domains, which no request takes.
-    pub fn new(routes: Vec<Route>, requested: usize) -> Self {
+    /// domains, which no request takes. With `ignores_case`, the routes' patterns are in lower case.
+    pub fn new(routes: Vec<Route>, requested: usize, ignores_case: bool) -> Self {
         let mut order: Vec<RouteId> = (0..requested).map(RouteId).collect();
         order.sort_by(|a, b| by_specificity(&routes[a.0], &routes[b.0]));
         let mut exact_hosts: HashMap<String, Node> = HashMap::new();
@@ -253,7 +258,7 @@ impl Matcher {
                 node.add(*id, &route.path);
             }
         }
-        Self { routes, requested, order, exact_hosts, wildcard_hosts, any_host }
+        Self { routes, requested, order, exact_hosts, wildcard_hosts, any_host, ignores_case }
     }
 
     /// The routes of requests, in the order of the configuration.
@@ -271,10 +276,24 @@ impl Matcher {
         &self.routes[id.0]
     }
 
+    /// Whether routes take paths in any case of ASCII letters.
+    pub fn ignores_case(&self) -> bool {
+        self.ignores_case
+    }
+
+    /// A request's path as it is compared with patterns.
+    fn compared_path<'p>(&self, path: &'p str) -> Cow<'p, str> {
+        match self.ignores_case && path.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => Cow::Owned(path.to_ascii_lowercase()),
+            false => Cow::Borrowed(path),
+        }
+    }
+
     /// The most specific route that matches: by host first, an exact one before `*.name`, and a longer `*.name` first.
     pub fn find(&self, facts: &Facts<'_>) -> Option<RouteId> {
         let accepts = |id: RouteId| mismatch_except_path(self.route(id), facts).is_none();
-        let find = |node: &Node| node.find(facts.path, &accepts);
+        let path = self.compared_path(facts.path);
+        let find = |node: &Node| node.find(&path, &accepts);
         let exact = self.exact_hosts.get(facts.host).and_then(find);
         exact.or_else(|| self.below(facts.host).find_map(find)).or_else(|| find(&self.any_host))
     }
@@ -287,7 +306,8 @@ impl Matcher {
     /// The routes that are compared with a request, in order: the routes of its host whose patterns allow its first path
     /// segment. A route that names several hosts may come twice. Looks at all routes.
     pub fn compared_routes(&self, facts: &Facts<'_>) -> impl Iterator<Item = RouteId> {
-        let begins_alike = |id: &RouteId| self.route(*id).path.may_match_first_segment(facts.path);
+        let path = self.compared_path(facts.path);
+        let begins_alike = |id: &RouteId| self.route(*id).path.may_match_first_segment(&path);
         let alike: Vec<RouteId> = self.order.iter().copied().filter(begins_alike).collect();
         let exact = HostPattern::Exact(facts.host.to_owned());
         let below = suffixes(facts.host).map(|suffix| HostPattern::Wildcard(suffix.to_owned()));
@@ -310,7 +330,10 @@ impl Matcher {
     /// The reason why a request cannot take the route `id`; `None` if it can.
     pub fn mismatch(&self, id: RouteId, facts: &Facts<'_>) -> Option<Mismatch<'_>> {
         let route = self.route(id);
-        let beside = mismatch_except_host(route, facts);
+        let beside = match route.path.matches(&self.compared_path(facts.path)) {
+            true => mismatch_except_path(route, facts),
+            false => Some(Mismatch::Path(&route.path_pattern)),
+        };
         match route.hosts.is_empty() || route.hosts.iter().any(|host| host.matches(facts.host)) {
             true => beside,
             false => Some(Mismatch::Host { hosts: &route.hosts, otherwise: beside.is_none() }),
@@ -363,14 +386,6 @@ fn lacks(value: &ValueMatch) -> &'static str {
     match value {
         ValueMatch::Any => "is not there",
         ValueMatch::Is(_) | ValueMatch::Like(_) => "does not have the value that is asked for",
-    }
-}
-
-/// The first unmet condition, the host left out.
-fn mismatch_except_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
-    match route.path.matches(facts.path) {
-        true => mismatch_except_path(route, facts),
-        false => Some(Mismatch::Path(&route.path_pattern)),
     }
 }
 

@@ -75,6 +75,16 @@ impl PathPattern {
         Ok(Self { segments, rest })
     }
 
+    /// The pattern for paths in lower case.
+    pub fn in_lower_case(mut self) -> Self {
+        for segment in &mut self.segments {
+            if let Segment::Literal(literal) = segment {
+                literal.make_ascii_lowercase();
+            }
+        }
+        self
+    }
+
     /// Whether the path `path` matches, a canonical one in its [`matched_form`].
     pub fn matches(&self, path: &str) -> bool {
         if self.rest && self.segments.is_empty() {
@@ -92,11 +102,11 @@ impl PathPattern {
     }
 
     /// Whether a matching path can begin with the segments of `prefix`, which has no final slash.
-    pub fn can_begin_with(&self, prefix: &str) -> bool {
+    pub fn can_begin_with(&self, prefix: &str, ignores_case: bool) -> bool {
         let is_bare = without_parameters(prefix).is_none();
         is_bare
             && prefix.split('/').skip(1).enumerate().all(|(position, piece)| match self.segments.get(position) {
-                Some(Segment::Literal(literal)) => *literal == plain_signs(piece),
+                Some(Segment::Literal(literal)) => is_same(literal, &plain_signs(piece), ignores_case),
                 Some(Segment::Any) => true,
                 None => self.rest,
             })
@@ -233,17 +243,23 @@ pub fn plain_signs(text: &str) -> Cow<'_, str> {
 
 /// The rest of the canonical path `path` after `prefix`, if it begins with these segments, whatever their parameters and
 /// the spelling of `+` and `*`.
-pub(super) fn strip_path_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+pub(super) fn strip_path_prefix<'p>(path: &'p str, prefix: &str, ignores_case: bool) -> Option<&'p str> {
     let mut rest = path;
     for expected in prefix.split('/').skip(1) {
         let segment = rest.strip_prefix('/')?;
         let (segment, behind) = segment.split_at(segment.find('/').unwrap_or(segment.len()));
-        if segment.get(..name_length(segment)).map(plain_signs) != Some(plain_signs(expected)) {
+        let name = plain_signs(segment.get(..name_length(segment))?);
+        if !is_same(&name, &plain_signs(expected), ignores_case) {
             return None;
         }
         rest = behind;
     }
     Some(rest)
+}
+
+/// Whether two segments are the same, perhaps but for the case of ASCII letters.
+fn is_same(one: &str, other: &str, ignores_case: bool) -> bool {
+    one == other || ignores_case && one.eq_ignore_ascii_case(other)
 }
 
 /// The canonical form of a path as people write it, with any character of Unicode.

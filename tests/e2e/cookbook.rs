@@ -77,6 +77,7 @@ fn login_protection() {
     let locked = login("ada", "right");
     assert_eq!(locked.status, 429);
     assert_eq!(gateway.client().post("/login/", &[("x-user", "ada")], b"guess").status, 429, "a slash is no way in");
+    assert_eq!(gateway.client().post("/LogIn", &[("x-user", "ada")], b"guess").status, 429, "nor is another case");
     assert!((800..=900).contains(&locked.number("retry-after").unwrap()), "{locked:?}");
     assert_eq!(login("grace", "right").status, 200, "others are not locked out");
     let reached = origin.count();

@@ -197,6 +197,26 @@ routes:
 }
 
 #[test]
+fn another_case_of_a_path_is_the_same_route_where_the_file_says_so() {
+    let origin = Origin::with(by_path);
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ guard: {{ algorithm: gcra, rate: 1/h, burst: 2, key: {{ path_segment: tenant }} }} }}
+path_case: ignore
+routes:
+  - {{ name: api, match: {{ path: \"/Api/{{tenant}}/a+b\" }}, upstream: origin, limits: [guard], rewrite: {{ strip_prefix: /api }} }}
+  - {{ name: other, upstream: origin }}
+",
+        origin.upstream()
+    ));
+    let spellings = ["/api/acme/a+b", "/API/acme/A%2bB", "/aPI/acme/a%2BB", "/%41pi/acme/a+b", "/api/Acme/a+b"];
+    // the key keeps the case of the path
+    assert_eq!(spellings.map(|path| gateway.get(path, &[]).status), [200, 200, 429, 429, 200]);
+    assert_eq!(gateway.get("/Other/Path", &[]).status, 200);
+    let targets: Vec<String> = origin.received().iter().map(|seen| seen.target().to_owned()).collect();
+    assert_eq!(targets, ["/acme/a+b", "/acme/A%2BB", "/Acme/a+b", "/Other/Path"]);
+}
+
+#[test]
 fn path_parameters_are_forwarded_where_a_route_allows_them_and_refused_elsewhere() {
     let origin = Origin::with(by_path);
     let gateway = Gateway::start(&format!(

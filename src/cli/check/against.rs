@@ -32,11 +32,12 @@ pub(super) struct ChangeReport {
 }
 
 /// The effects of a changed section on clients, requests in flight and keys.
-const EFFECTS: [(&str, &str); 8] = [
+const EFFECTS: [(&str, &str); 9] = [
     ("client_address", "keys of addresses that are read in another way start fresh"),
     ("connections", "open connections stay"),
     ("access", "other callers are let in or kept out"),
     ("headers", "clients read other header fields"),
+    ("path_case", "requests in another case take other routes"),
     ("request_head", "other requests are refused"),
     ("request_body", "slow uploads end sooner or later"),
     ("prices", "requests that come from then on cost other amounts"),

@@ -44,6 +44,9 @@ tables! {
         routes: List(&Section(&ROUTE)),
             "Which requests go to which upstream, under which limits; required unless all listeners are rate limit \
             services.";
+        path_case: Choice(&["exact", "ignore"]), default "exact",
+            "Whether `/Login` is another path than `/login` for routes. With `ignore` it is not, as in Express and ASP.NET; \
+            forwarded paths and segments in keys keep their case.";
         domains: Named("domain", &Section(&DOMAIN)),
             "Which descriptors are under which limits; required where a listener is a rate limit service.";
         access: Section(&ACCESS), nonempty, "Who is let in and who is kept out, on every route.";
