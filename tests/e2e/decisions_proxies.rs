@@ -232,6 +232,23 @@ fn envoy_holds_a_limit_that_tollgate_decides_by_descriptors() {
 }
 
 #[test]
+fn a_field_that_envoy_sends_twice_is_no_key_of_its_own() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let by_user = "limits: { guard: { algorithm: gcra, rate: 1/d, burst: 1, key: { header: x-user } } }
+routes: [{ name: all, limits: [guard] }]\n";
+    let (routes, domain) = (start("ext_authz", by_user), start("rate_limit_service", &described(1_000)));
+    let own = own_address();
+    let addresses = [(8080, own), (8083, routes.address), (8084, domain.address), (9000, origin.address)];
+    let _envoy = envoy(placed(ENVOY, &addresses).replace("timeout: 0.2s", "timeout: 30s"), own, &folder);
+    let status = |users: &[(&str, &str)]| Client::connect(own).round_trip("GET", "/", users).status;
+    assert_eq!([(); 2].map(|()| status(&[("x-user", "ada")])), [200, 429]);
+    for other in ["1", "2", "ada"] {
+        assert_eq!(status(&[("x-user", "ada"), ("x-user", other)]), 400, "{other}");
+    }
+    assert_eq!(origin.count(), 1);
+}
+
+#[test]
 fn envoy_lets_requests_pass_without_the_rate_limit_service_and_refuses_them_without_ext_authz() {
     let (origin, folder) = (Origin::start(), Folder::new());
     let (routes, domain) = (start("ext_authz", &routed(1_000)), start("rate_limit_service", &described(1)));
