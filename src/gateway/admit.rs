@@ -142,8 +142,9 @@ async fn resolve_charges(
 ) -> Result<(Caller, ResolvedCharges), Answer> {
     let (ruleset, route) = (&active.ruleset, active.ruleset.matcher.route(id));
     Caller::check_before_identification(ruleset, route, facts)?;
+    context.is_preflight = route.bypass.covers_preflight(facts);
     // a preflight has no caller
-    let identity = match route.bypass.covers_preflight(facts) {
+    let identity = match context.is_preflight {
         true => Ok(Identity::Anonymous),
         false => early::identify(context, Some(id), facts).await,
     };

@@ -9,6 +9,7 @@ use crate::gateway::trace::{self, Trace};
 use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::upstream::OutgoingRequest;
 use crate::ruleset::matcher::{HeaderEdits, Route};
+use crate::ruleset::{CredentialSource, Ruleset};
 use crate::units::Nanos;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -46,6 +47,7 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
             || (reads_body && is(name, "accept-encoding"))
             // the gateway has already sent 100 (Continue) to the client
             || (context.awaited_body.is_some() && is(name, "expect"))
+            || (context.is_preflight && is_kept_from_preflights(name, &context.active.ruleset))
             || is_mark_field(name, &context.active.ruleset.marks)
             || (span.is_some() && (is(name, trace::TRACEPARENT) || (begins_trace && is(name, trace::TRACESTATE))))
             || route.request_headers.concerns(name)
@@ -107,6 +109,16 @@ fn push_unless_set(fields: &mut Fields, route: &Route, name: &str, value: impl A
     if !route.request_headers.concerns(name.as_bytes()) {
         fields.push(name, value);
     }
+}
+
+/// Whether a preflight reaches the upstream without this field: a credential, which nobody has checked, or another method for
+/// a request that is not charged. Browsers send none of them with preflights.
+fn is_kept_from_preflights(name: &[u8], ruleset: &Ruleset) -> bool {
+    const ALWAYS: [&str; 5] =
+        ["authorization", "cookie", "x-http-method", "x-http-method-override", "x-method-override"];
+    let sources = ruleset.customers.iter().flat_map(|customers| &customers.identify);
+    let of_keys = sources.filter_map(CredentialSource::own_header).map(HeaderName::as_str);
+    ALWAYS.into_iter().chain(of_keys).any(|kept| is(name, kept))
 }
 
 /// Whether the client sends a field that marks a request as over a limit: only the gateway may set it. The comparison covers

@@ -71,6 +71,8 @@ pub struct RequestContext {
     pub cors: AllowedOrigin,
     /// Whether it is exempt from charges.
     pub bypassed: bool,
+    /// Whether it is a CORS preflight that goes to the upstream; it has no caller.
+    pub is_preflight: bool,
     /// The content type in which a client that speaks gRPC is answered; `None` for other clients.
     pub grpc_type: Option<&'static str>,
     /// When it was charged.
@@ -188,6 +190,7 @@ impl RequestContext {
             charge_plans: Vec::new(),
             cors: AllowedOrigin::default(),
             bypassed: false,
+            is_preflight: false,
             grpc_type: (serves.speaks_grpc() && version == Version::Http2).then_some(GRPC),
             charged_at: Nanos::ZERO,
             charges: Vec::new(),

@@ -29,6 +29,15 @@ pub enum CredentialSource {
 }
 
 impl CredentialSource {
+    /// The header field that is there for credentials alone, if it is one.
+    pub fn own_header(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Header(name) => Some(name),
+            Self::Jwt(rules) => rules.header.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The place in words: `in the header x-api-key`.
     pub fn place(&self) -> String {
         match self {

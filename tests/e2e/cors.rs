@@ -228,3 +228,27 @@ fn preflights_are_forwarded_where_the_upstream_answers_them() {
     let answered = with_preflights(&origin, everywhere, ", cors: { preflight: answer }");
     assert_eq!(options(&answered, "/orders", &PREFLIGHT).status, 204, "the route's word counts");
 }
+
+#[test]
+fn a_forwarded_preflight_brings_the_upstream_no_credential_and_no_other_method() {
+    let origin = Origin::start();
+    let everywhere = "cors: { origins: [https://app.example.com], preflight: forward }";
+    let gateway = with_preflights(&origin, everywhere, "");
+    let claims = [
+        ("x-api-key", "k1"),
+        ("authorization", "Basic YTpi"),
+        ("Cookie", "session=1"),
+        ("x-http-method-override", "PUT"),
+        ("X-HTTP-Method", "PUT"),
+        ("x-method-override", "PUT"),
+    ];
+    let fields = [&PREFLIGHT[..], &claims].concat();
+    assert_eq!(options(&gateway, "/orders", &fields).status, 200);
+    let preflight = origin.received().pop().unwrap().head;
+    assert!(claims.iter().all(|(name, _)| preflight.field(name).is_none()), "{preflight:?}");
+    assert!(PREFLIGHT.iter().all(|(name, value)| preflight.field(name) == Some(*value)), "{preflight:?}");
+    // any other request keeps them
+    assert_eq!(gateway.client().round_trip("PUT", "/orders", &claims).status, 200);
+    let other = origin.received().pop().unwrap().head;
+    assert!(claims.iter().all(|(name, value)| other.field(name) == Some(*value)), "{other:?}");
+}
