@@ -22,7 +22,8 @@ HEADER = """\
 #
 #   kubectl apply --namespace NAMESPACE --filename deploy/kubernetes/tollgate.yaml
 #
-# To change: the image, the upstream and the limits in the config map, the customers and the password in the secrets.
+# To change: the image; the upstream, the limits and the trusted proxies in the config map; all files of the secret. At first
+# no customer has a key, and no proxy is trusted.
 # Config map and secrets are followed while tollgate runs, a minute or so after they change; a bad one changes nothing,
 # and shows in the log and in tollgate_config_last_reload_successful. Addresses and the store take a restart.
 # `tollgate check NEW --against OLD` tells before what a change does.

@@ -134,8 +134,11 @@ fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
     takes(&args.iter().map(String::as_str).collect::<Vec<_>>(), "/etc/tollgate/config/tollgate.yaml");
     let (variable, redis) = redis_variable();
     let environment = |name: &str| (name == variable).then(|| redis.clone());
-    let Server { listeners, admin, .. } =
-        tollgate::config::load(&config(), "tollgate.yaml", &environment).unwrap().server;
+    let loaded = tollgate::config::load(&config(), "tollgate.yaml", &environment).unwrap();
+    let Server { listeners, admin, .. } = loaded.server;
+    let trusted = &loaded.ruleset.client_address.trusted_proxies;
+    assert!(trusted.is_empty(), "any pod reaches the port: {trusted:?}");
+    assert_eq!(object("Secret")["stringData"]["customers.csv"].as_str(), Some("credential,customer,plan\n"));
     assert_eq!(listeners, [Listener::plain(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"http".into()))))]);
     assert_eq!(admin, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"admin".into()))), "probes come from outside");
     for probe in ["readinessProbe", "livenessProbe"] {
@@ -225,11 +228,13 @@ fn a_pod_is_ready_serves_and_follows_what_is_mounted() {
         let answer = Client::connect(clients).round_trip("GET", "/", &[("x-api-key", key)]);
         answer.number("x-ratelimit-limit").filter(|_| answer.status == 200)
     };
-    assert_eq!(wait_for("an answer", || quota("change-me-free-key")), 20);
+    let anonymous = || Client::connect(clients).get("/").number("x-ratelimit-limit");
+    assert_eq!(wait_for("an answer", anonymous), 5);
+    assert_eq!(quota("change-me-free-key"), None, "nobody has a key yet");
 
-    let changed = config().replace("free: { rate: 10/s, burst: 20 }", "free: { rate: 10/s, burst: 30 }");
+    let changed = config().replace("anonymous: { rate: 1/s, burst: 5 }", "anonymous: { rate: 1/s, burst: 6 }");
     mount(path.parent().unwrap(), 2, &here(&changed));
-    wait_until("the changed config map", || quota("change-me-free-key") == Some(30));
+    wait_until("the changed config map", || anonymous() == Some(6));
     let mut secrets = object("Secret")["stringData"].clone();
     secrets["customers.csv"] = "credential,customer,plan\nanother-key,acme,pro\n".into();
     mount(&path.parent().unwrap().with_file_name("secrets"), 2, &secrets);
@@ -310,7 +315,7 @@ fn names_that_look_like_numbers_and_flags_stay_names() {
     let digest = format!("sha256:{}", "0".repeat(64));
     let values = json!({
         "image": { "repository": "12", "digest": digest },
-        "networkPolicy": { "scrapers": "123" },
+        "networkPolicy": { "scrapers": "123", "clients": "456" },
         "secret": { "existing": "123" },
     });
     for release in ["true", "123"] {
@@ -318,6 +323,9 @@ fn names_that_look_like_numbers_and_flags_stay_names() {
         assert_eq!(charted(&["check", "1.30"], &rendered), "", "{release}");
         let deployment = only("Deployment", objects(&rendered));
         assert_eq!(deployment["metadata"]["name"], release);
+        let policy = only("NetworkPolicy", objects(&rendered));
+        let clients = &policy["spec"]["ingress"][0]["from"][0]["namespaceSelector"]["matchLabels"];
+        assert_eq!(clients["kubernetes.io/metadata.name"], "456");
         assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], format!("12@{digest}").as_str());
     }
     let tagged = charted(&["render", r#"{"image": {"repository": "12", "tag": "30"}}"#], "");
