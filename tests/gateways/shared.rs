@@ -1,5 +1,6 @@
 //! Gateways that share limits in a Redis, in virtual time.
 
+mod corrections;
 mod counts;
 mod data;
 mod grants;

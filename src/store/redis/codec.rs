@@ -35,11 +35,19 @@ pub enum CallArgument<'a> {
     /// For a debit of charges that were made since a time on Redis's clock (see
     /// [`Rule::charged_since`](crate::algorithm::Rule::charged_since)), with a hint.
     Since(Nanos, Option<&'a str>),
-    /// For a refund: the time at which the key was going to be full again, seen right after the charge, on Redis's clock.
-    FullAt(Nanos),
+    /// For a refund: the time at which the key was going to be full again, seen right after the charge, on Redis's clock;
+    /// with a hint of before the refund.
+    FullAt(Nanos, Option<&'a str>),
     /// For `concurrency`: the slot's name, unique among all requests of all gateways. A partial charge takes the slots
     /// `name/1`, `name/2` and so on.
     Slot(&'a str),
+}
+
+impl<'a> CallArgument<'a> {
+    /// A hint, if there is one.
+    pub fn hint(hint: Option<&'a str>) -> Self {
+        hint.map_or(Self::Nothing, Self::Hint)
+    }
 }
 
 /// The operation on the buckets.
@@ -189,7 +197,7 @@ fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
     if slot_is_needed && !matches!(bucket.call_argument, CallArgument::Slot(name) if named(name)) {
         return Err(Refused::NoSlot { limit: limit() });
     }
-    if call == Call::Refund && !rule.holds_slots() && !matches!(bucket.call_argument, CallArgument::FullAt(_)) {
+    if call == Call::Refund && !rule.holds_slots() && !matches!(bucket.call_argument, CallArgument::FullAt(..)) {
         return Err(Refused::NoFullAt { limit: limit() });
     }
     Ok(())
@@ -208,11 +216,12 @@ const fn enforcement(enforcement: Enforcement) -> &'static str {
 
 fn call_argument(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
     match bucket.call_argument {
-        CallArgument::FullAt(full_at) => padded(full_at),
         CallArgument::Slot(name) => name.to_owned(),
         CallArgument::Hint(hint) if call != Call::Refund => format!("{};{hint}", ends_around(near, bucket.rule)),
-        CallArgument::Since(since, Some(hint)) => format!("{};{hint}", padded(since)),
-        CallArgument::Since(since, None) => padded(since),
+        CallArgument::Since(time, Some(hint)) | CallArgument::FullAt(time, Some(hint)) => {
+            format!("{};{hint}", padded(time))
+        }
+        CallArgument::Since(time, None) | CallArgument::FullAt(time, None) => padded(time),
         CallArgument::Hint(_) | CallArgument::Nothing => ends_around(near, bucket.rule),
     }
 }

@@ -88,7 +88,7 @@ impl SharedStore {
 
     /// Refunds one charge with each call: the key's state after a call identifies the last charge that is left. The first call,
     /// a debit of nothing, reads the state.
-    async fn grant(&self, part: &ChargePart, tokens: Cost) -> Result<(), CallFailure> {
+    async fn grant(self: &Arc<Self>, part: &ChargePart, tokens: Cost) -> Result<(), CallFailure> {
         let (rule, nothing) = (part.rule(), ChargePart { cost: 0, ..part.clone() });
         let read = (nothing, CallArgument::Nothing);
         let (mut seen, mut at) = self.call_change(Operation::Debit, &[read]).await?;
@@ -97,7 +97,7 @@ impl SharedStore {
             let (Some(stands), Some(tokens)) = (seen.first(), left) else { break };
             let (headroom, before) = (stands.headroom(rule, at), stands.counted(rule, at));
             let back = ChargePart { cost: rule.grantable(tokens, &headroom), ..part.clone() };
-            let full_at = CallArgument::FullAt(at.saturating_add(headroom.until_full));
+            let full_at = CallArgument::FullAt(at.saturating_add(headroom.until_full), None);
             (seen, at) = self.call_change(Operation::Refund, &[(back, full_at)]).await?;
             left = grant::still_left(tokens, before, seen.first().and_then(|stands| stands.counted(rule, at)));
         }

@@ -152,12 +152,12 @@ impl SharedStore {
     ) -> Result<ChargeOutcome, CallFailure> {
         let slot = slot_name(self.id, slot);
         let known = self.known(parts);
-        let hints = hints(parts, &known);
+        let hints = hints(&known);
         let buckets = buckets(parts, &slot, &hints);
         let answer = self.call(operation, Call::Charge, &buckets).await?;
-        self.read_repair(parts, &known, &answer);
         let (charged, seen) = answer.charged(&buckets);
         self.learn(parts, seen, answer.now);
+        self.read_repair(parts, &known, &answer);
         Ok(ChargeOutcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
@@ -169,19 +169,19 @@ impl SharedStore {
         answers: usize,
     ) -> Result<ChargeOutcome, CallFailure> {
         let known = self.known(parts);
-        let hints = hints(parts, &known);
+        let hints = hints(&known);
         let buckets = buckets(parts, "", &hints);
         let answer = self.call(Operation::Charge, Call::Partial(want), &buckets).await?;
-        self.read_repair(parts, &known, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
         self.learn(parts, all.into_seen(), answer.now);
+        self.read_repair(parts, &known, &answer);
         Ok(ChargeOutcome { each, granted: answer.granted, at: answer.now })
     }
 
     /// Changes the states of `parts`, each with its additional argument.
     pub(super) async fn call_change(
-        &self,
+        self: &Arc<Self>,
         operation: Operation,
         parts: &[(ChargePart, CallArgument<'_>)],
     ) -> Result<(AllSeen, Nanos), CallFailure> {
@@ -192,11 +192,20 @@ impl SharedStore {
             // a sync debits what this gateway has counted
             _ => Call::Debit,
         };
+        let changed = || parts.iter().map(|(part, _)| part);
+        let known = self.known(changed());
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, call_argument)| part.bucket(*call_argument)).collect();
         let answer = self.call(operation, call, &buckets).await?;
         let all = answer.seen();
-        for ((part, _), seen) in parts.iter().zip(&all) {
-            self.memory.remember(part, seen.clone(), answer.now);
+        for ((part, seen), was_fresh) in changed().zip(&all).zip(answer.was_fresh()) {
+            // a refund does not restore a key that Redis has lost: the next charge does
+            let is_lost = call == Call::Refund && was_fresh && self.memory.used(part, answer.now) > 0;
+            if !is_lost {
+                self.memory.remember(part, seen.clone(), answer.now);
+            }
+        }
+        if call == Call::Debit {
+            self.read_repair(changed(), &known, &answer);
         }
         Ok((all, answer.now))
     }
@@ -293,8 +302,13 @@ impl SharedStore {
 
     /// Charges Redis again with the tokens that it has lost: for keys that Redis did not find but that were in use when
     /// this gateway asked (`known`). Later replies do not count, since they may include later charges.
-    fn read_repair(self: &Arc<Self>, parts: &[ChargePart], known: &[Option<CachedState>], answer: &ChargeReply) {
-        for ((part, known), was_fresh) in parts.iter().zip(known).zip(answer.was_fresh()) {
+    fn read_repair<'p>(
+        self: &Arc<Self>,
+        parts: impl IntoIterator<Item = &'p ChargePart>,
+        known: &[Option<CachedState>],
+        answer: &ChargeReply,
+    ) {
+        for ((part, known), was_fresh) in parts.into_iter().zip(known).zip(answer.was_fresh()) {
             if !was_fresh || !part.enforcement.consumes || part.rule().holds_slots() {
                 continue;
             }
@@ -310,8 +324,11 @@ impl SharedStore {
     }
 
     /// The states of `parts` that this gateway remembers, in case Redis has lost them.
-    pub(super) fn known(&self, parts: &[ChargePart]) -> SmallVec<[Option<CachedState>; 2]> {
-        parts.iter().map(|part| self.memory.known(part)).collect()
+    pub(super) fn known<'p>(
+        &self,
+        parts: impl IntoIterator<Item = &'p ChargePart>,
+    ) -> SmallVec<[Option<CachedState>; 2]> {
+        parts.into_iter().map(|part| self.memory.known(part)).collect()
     }
 
     /// Logs the failure of a call to `server`, unless one was logged a moment ago.
@@ -350,17 +367,16 @@ pub(super) struct Counts {
 }
 
 /// The states of `known`, for calls that restore what Redis has lost.
-pub(super) fn hints(parts: &[ChargePart], known: &[Option<CachedState>]) -> SmallVec<[Option<String>; 2]> {
-    parts.iter().zip(known).map(|(part, known)| part.rule().hint(known.as_ref()?.state()?)).collect()
+pub(super) fn hints(known: &[Option<CachedState>]) -> SmallVec<[Option<String>; 2]> {
+    known.iter().map(|known| known.as_ref()?.hint()).collect()
 }
 
 fn buckets<'a>(parts: &'a [ChargePart], slot: &'a str, hints: &'a [Option<String>]) -> SmallVec<[Bucket<'a>; 2]> {
     let all = parts.iter().zip(hints);
     all.map(|(part, hint)| {
-        part.bucket(match hint {
-            _ if part.rule().holds_slots() => CallArgument::Slot(slot),
-            Some(hint) => CallArgument::Hint(hint),
-            None => CallArgument::Nothing,
+        part.bucket(match part.rule().holds_slots() {
+            true => CallArgument::Slot(slot),
+            false => CallArgument::hint(hint.as_deref()),
         })
     })
     .collect()

@@ -67,8 +67,10 @@ impl SharedStore {
         }
         let gateway = Arc::clone(self);
         self.spawn_background(async move {
+            let hint = gateway.memory.hint(&part);
+            let debit = (part, CallArgument::hint(hint.as_deref()));
             // this debit is tried once: if it fails, the limit loses the tokens
-            drop(gateway.call_change(Operation::Debit, &[(part, CallArgument::Nothing)]).await);
+            drop(gateway.call_change(Operation::Debit, &[debit]).await);
         });
     }
 
@@ -85,12 +87,20 @@ impl SharedStore {
         if back.first().is_none_or(|(part, _)| self.is_unavailable(part)) {
             return;
         }
-        // update the memory first: a read repair of a charge sent meanwhile would debit the refunded tokens again
         let now = self.clock.now();
-        back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, self.redis_time(part, now)));
+        let hinted = back.into_iter().map(|(part, full_at)| {
+            let hint = self.memory.hint(&part);
+            // update the memory first: a read repair of a charge sent meanwhile would debit the refunded tokens again
+            self.memory.give_back(&part, full_at, self.redis_time(&part, now));
+            (part, full_at, hint)
+        });
+        let hinted: Vec<_> = hinted.collect();
         let gateway = Arc::clone(self);
         self.spawn_background(async move {
-            let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();
+            let back = hinted
+                .iter()
+                .map(|(part, full_at, hint)| (part.clone(), CallArgument::FullAt(*full_at, hint.as_deref())));
+            let back: Vec<_> = back.collect();
             // if the refund fails, the tokens are missing until time refills them
             drop(gateway.call_change(Operation::Refund, &back).await);
         });

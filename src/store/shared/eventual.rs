@@ -311,7 +311,7 @@ impl SharedStore {
 
     /// Whether the server that has the key of `part` takes syncs. If the last one has no reply, asks the server first: one
     /// that hangs would run all syncs that wait for it.
-    async fn can_sync(&self, part: &ChargePart) -> bool {
+    async fn can_sync(self: &Arc<Self>, part: &ChargePart) -> bool {
         if self.is_unavailable(part) {
             return false;
         }
@@ -329,16 +329,15 @@ impl SharedStore {
 
     /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable. A key that
     /// Redis has lost gets back the total that this gateway knows.
-    async fn sync(&self, unsynced: &[Unsynced]) {
+    async fn sync(self: &Arc<Self>, unsynced: &[Unsynced]) {
         let parts: Vec<ChargePart> = unsynced.iter().map(|unsynced| unsynced.part.clone()).collect();
         let Some(first) = parts.first() else { return };
         let can_sync = self.can_sync(first).await;
-        let hints = hints(&parts, &self.known(&parts));
+        let hints = hints(&self.known(&parts));
         let hinted = unsynced.iter().zip(&hints).map(|(Unsynced { part, since, .. }, hint)| {
             let call_argument = match (since, hint.as_deref()) {
                 (Some(since), hint) => CallArgument::Since(*since, hint),
-                (None, Some(hint)) => CallArgument::Hint(hint),
-                (None, None) => CallArgument::Nothing,
+                (None, hint) => CallArgument::hint(hint),
             };
             (part.clone(), call_argument)
         });

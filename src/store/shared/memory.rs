@@ -102,6 +102,11 @@ impl StateCache {
         known.map_or(0, |known| known.used(part, now))
     }
 
+    /// The last known state of the key of `part`, for a call that restores what Redis has lost.
+    pub(super) fn hint(&self, part: &ChargePart) -> Option<String> {
+        self.known(part)?.hint()
+    }
+
     /// The last known state of the key of `part`, if its parameters are the same.
     pub(super) fn known(&self, part: &ChargePart) -> Option<CachedState> {
         self.0.get(&part.key).filter(|known| known.form.parameters() == part.form.parameters())
@@ -122,6 +127,11 @@ impl CachedState {
                 CachedDenial::new(&last, self.cost, self.at).predict(rule, part.cost, now)
             }
         }
+    }
+
+    /// The state for a call that restores what Redis has lost, if Redis can merge it.
+    pub(super) fn hint(&self) -> Option<String> {
+        self.form.rule().hint(self.state()?)
     }
 
     /// The last state; `None` if the key was fresh, or has a log.

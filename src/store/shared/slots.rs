@@ -219,7 +219,7 @@ impl SharedStore {
         self.slots.uncounted(&keys).is_empty()
     }
 
-    async fn renew_slot(&self, slot: u64, part: ChargePart) {
+    async fn renew_slot(self: &Arc<Self>, slot: u64, part: ChargePart) {
         if self.slots.is_held(slot) {
             self.slots.note_told(slot);
             let name = slot_name(self.id, slot);
@@ -250,7 +250,7 @@ impl SharedStore {
         }
     }
 
-    async fn end_slot(&self, slot: u64, part: ChargePart) {
+    async fn end_slot(self: &Arc<Self>, slot: u64, part: ChargePart) {
         let name = slot_name(self.id, slot);
         if self.call_change(Operation::Complete, &[(part.clone(), CallArgument::Slot(&name))]).await.is_err() {
             self.slots.keep_ended(slot, part, self.clock.now());

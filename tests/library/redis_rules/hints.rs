@@ -133,7 +133,7 @@ fn a_state_of_before_tokens_came_back_does_not_take_them_again() {
         let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
         let hint = rule.rule().hint(state).unwrap();
         let full_at = START.saturating_add(charged[0].headroom.until_full);
-        call(&mut redis, Call::Refund, after(1), &bucket(&rule, 4, CallArgument::FullAt(full_at)));
+        call(&mut redis, Call::Refund, after(1), &bucket(&rule, 4, CallArgument::FullAt(full_at, None)));
         let one = bucket(&rule, 1, CallArgument::Hint(&hint));
         let granted: Vec<u64> =
             (2..8).map(|second| call(&mut redis, Call::Charge, after(second), &one).granted).collect();
@@ -141,5 +141,13 @@ fn a_state_of_before_tokens_came_back_does_not_take_them_again() {
         // but a Redis that has lost the key takes the node's word for it
         redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
         assert_eq!(call(&mut redis, Call::Charge, after(8), &one).granted, 0, "{limit}");
+        // also for a refund that comes first
+        redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
+        let refund = bucket(&rule, 4, CallArgument::FullAt(full_at, Some(&hint)));
+        call(&mut redis, Call::Refund, after(9), &refund);
+        let one = bucket(&rule, 1, CallArgument::Nothing);
+        let granted: Vec<u64> =
+            (10..16).map(|second| call(&mut redis, Call::Charge, after(second), &one).granted).collect();
+        assert_eq!(granted, [1, 1, 1, 1, 0, 0], "{limit}");
     }
 }

@@ -46,7 +46,7 @@ impl Step {
                 cost: asked.cost,
                 enforcement: asked.enforcement,
                 call_argument: match asked.full_at {
-                    Some(full_at) => CallArgument::FullAt(full_at),
+                    Some(full_at) => CallArgument::FullAt(full_at, None),
                     None if asked.shared.rule().holds_slots() => CallArgument::Slot(&asked.slot),
                     None => CallArgument::Nothing,
                 },

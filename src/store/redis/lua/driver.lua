@@ -13,9 +13,9 @@ end
 -- back, which leaves the key there for as long as it was going to be: so a key that is gone before its time was forgotten.
 --
 -- The last argument of a debit may begin with the time since which the charges were made that it debits, and that of a
--- charge or debit may end in a semicolon and the state that a gateway remembers. It is merged with the kept state, in case
--- Redis has lost that or some of its charges; but not where tokens came back, since a state from before that would take
--- them again.
+-- charge, debit or refund may end in a semicolon and the state that a gateway remembers. It is merged with the kept state,
+-- in case Redis has lost that or some of its charges; but not where tokens came back, since a state from before that would
+-- take them again.
 --
 -- A state that stays under other parameters (Core::leaves_under) is kept with those, and debited under them.
 
@@ -73,7 +73,8 @@ local function put(bucket, state)
     elseif state == bucket.state and not bucket.changed and not bucket.healed then
         return
     else
-        local given_back = bucket.outlives or op == 'refund' and bucket.state ~= nil
+        -- a state that lacked charges may lack more of them, which other gateways remember
+        local given_back = bucket.outlives or op == 'refund' and bucket.state ~= nil and not bucket.lacked
         local left = given_back and redis.call('PTTL', key) or 0
         local life = state ~= nil and lifetime(add(rule.evictability(state), rule.lingers or 0)) or '0'
         local outlives = tonumber(life) < left
@@ -177,6 +178,7 @@ for i, key in ipairs(KEYS) do
     local merged = hint and bucket.rule.merge(bucket.state, hint)
     if merged and merged ~= bucket.state then
         bucket.state, bucket.text, bucket.changed, bucket.exists = merged, nil, true, true
+        bucket.lacked = true
     end
     buckets[i] = bucket
 end
@@ -279,7 +281,7 @@ elseif op == 'debit' or op == 'refund' or op == 'complete' or op == 'renew' then
         elseif op ~= 'debit' and op ~= 'renew' and rule.release then
             after = rule.release(before, cost)
         elseif op == 'refund' then
-            after = before ~= nil and rule.refund(before, cost, bucket.argument) or nil
+            after = before ~= nil and rule.refund(before, cost, match(bucket.argument, '^[^;]*')) or nil
             -- a state that time has made good is not kept either
             bucket.changed = bucket.changed or before == nil
         end
