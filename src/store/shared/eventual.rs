@@ -310,8 +310,8 @@ impl SharedStore {
     }
 
     /// Whether the server that has the key of `part` takes syncs. If the last one has no reply, asks the server first: one
-    /// that hangs would run all syncs that wait for it.
-    async fn can_sync(self: &Arc<Self>, part: &ChargePart) -> bool {
+    /// that hangs would run all syncs that wait for it. The question has the key's `hint`, since Redis may have lost the key.
+    async fn can_sync(self: &Arc<Self>, part: &ChargePart, hint: Option<&str>) -> bool {
         if self.is_unavailable(part) {
             return false;
         }
@@ -320,7 +320,7 @@ impl SharedStore {
             return true;
         }
         let nothing = ChargePart { cost: 0, ..part.clone() };
-        let asked = self.call_change(Operation::Sync, &[(nothing, CallArgument::Nothing)]).await;
+        let asked = self.call_change(Operation::Sync, &[(nothing, CallArgument::hint(hint))]).await;
         if asked.is_ok() {
             self.counters.unanswered.lock().remove(&server);
         }
@@ -332,8 +332,8 @@ impl SharedStore {
     async fn sync(self: &Arc<Self>, unsynced: &[Unsynced]) {
         let parts: Vec<ChargePart> = unsynced.iter().map(|unsynced| unsynced.part.clone()).collect();
         let Some(first) = parts.first() else { return };
-        let can_sync = self.can_sync(first).await;
         let hints = hints(&self.known(&parts));
+        let can_sync = self.can_sync(first, hints.first().and_then(Option::as_deref)).await;
         let hinted = unsynced.iter().zip(&hints).map(|(Unsynced { part, since, .. }, hint)| {
             let call_argument = match (since, hint.as_deref()) {
                 (Some(since), hint) => CallArgument::Since(*since, hint),

@@ -61,6 +61,21 @@ fn a_partition_loses_the_tokens_of_one_sync_at_most() {
 }
 
 #[test]
+fn a_redis_that_ends_without_a_reply_to_a_sync_and_starts_empty_gets_the_totals_back() {
+    let [admitted, counted] = admitted_and_counted(|world| {
+        world.environment.network.serve(0, RedisState::Hanging, world.now);
+        let admitted = world.passed(1);
+        world.pass(ms(150));
+        world.environment.network.serve(0, RedisState::Stopped, world.now);
+        world.pass(ms(5));
+        world.environment.forget();
+        world.environment.network.serve(0, RedisState::Up, world.now);
+        admitted
+    });
+    assert!((admitted - 11..=admitted).contains(&counted), "{admitted} were admitted, {counted} count");
+}
+
+#[test]
 fn a_key_that_is_spent_stays_spent_when_its_limit_changes_in_an_outage() {
     let minute = Value::Duration(Nanos::from_secs(60));
     for (algorithm, other) in [
