@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::charge::{Charge, ChargeSource, Refund};
 use crate::store::redis::CallArgument;
-use crate::store::shared::calls::Operation;
+use crate::store::shared::calls::{CallFailure, Operation};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{SharedLimit, SharedStore, Tables};
 use crate::units::Nanos;
@@ -69,8 +69,13 @@ impl SharedStore {
         self.spawn_background(async move {
             let hint = gateway.memory.hint(&part);
             let debit = (part, CallArgument::hint(hint.as_deref()));
-            // this debit is tried once: if it fails, the limit loses the tokens
-            drop(gateway.call_change(Operation::Debit, &[debit]).await);
+            // a debit that Redis may have run is not sent again: if Redis has not, the limit loses the tokens
+            if let Err(CallFailure::NotRun) = gateway.call_change(Operation::Debit, std::slice::from_ref(&debit)).await
+            {
+                let (part, _) = &debit;
+                let redis_time = gateway.redis_time(part, gateway.clock.now());
+                gateway.fallback.owe(part, gateway.memory.used(part, redis_time), redis_time);
+            }
         });
     }
 

@@ -210,15 +210,21 @@ impl Fallback {
     fn bucket(&self, tables: Tables<'_>, one: &DegradedCharge<'_>, now: Nanos) -> LimitKey {
         /// It tells the buckets apart from those of a time at which the limit was sticky.
         const OUTAGE: u128 = 0x9e37_79b9_7f4a_7c15;
-        let bucket = Charge { key: LimitKey(one.charge.key.0 ^ OUTAGE), cost: one.used, ..one.charge.clone() };
+        let key = LimitKey(one.charge.key.0 ^ OUTAGE);
         // no other request charges the bucket before it has started
         let mut owed = self.owed.lock();
-        if open_ledger(&mut owed, one) {
+        let ledgers = owed.get(&one.part.key).map_or(&[][..], SmallVec::as_slice);
+        let has_started = ledgers.iter().any(|ledger| ledger.has_bucket);
+        let refused = ledgers.iter().fold(0, |sum: Cost, ledger| sum.saturating_add(ledger.sum));
+        let Some(ledger) = open_ledger(&mut owed, one) else { return key };
+        ledger.has_bucket = true;
+        if !has_started {
             // in a full table what earlier outages left stays, which leaves the key less room and never more
+            let bucket = Charge { key, cost: one.used.saturating_add(refused), ..one.charge.clone() };
             let _is_fresh = tables.store.amend(tables.binding, &bucket, Amendment::ResetKey, now);
             tables.store.debit(tables.binding, slice::from_ref(&bucket), now);
         }
-        bucket.key
+        key
     }
 
     /// Debits, whatever the limit says, a request that was charged before Redis became unavailable.
@@ -232,6 +238,13 @@ impl Fallback {
             tables.store.debit(tables.binding, &[Charge { key, cost, ..degraded.charge.clone() }], now);
         }
         self.add(degraded.part, degraded.charge.cost, degraded.cost_multiplier, degraded.redis_time);
+    }
+
+    /// Records a debit of `part` that Redis has refused, where it has all but that of the `used` tokens.
+    pub(super) fn owe(&self, part: &ChargePart, used: Cost, redis_time: Nanos) {
+        if let Some(ledger) = ledger_or_new(&mut self.owed.lock(), part, used, redis_time) {
+            ledger.add(part.cost, 1, redis_time);
+        }
     }
 
     /// Records `cost`, which this gateway took as one of `nodes`. `None` if the key has nothing to reconcile.
@@ -353,22 +366,31 @@ impl DegradedCharge<'_> {
     }
 }
 
-/// Adds a request to the ledger of its key, which stays until the caller has noted its charge (see [`LedgerUse`]). Returns
-/// whether the key had no ledger; keys beyond the bound get none.
-fn open_ledger(owed: &mut ByKey<Ledgers>, one: &DegradedCharge<'_>) -> bool {
-    let is_first = !owed.contains_key(&one.part.key);
-    if is_first && owed.len() >= MOST_OWED {
-        return false;
+/// The ledger of the key of a charge, in which the charge counts until a [`LedgerUse`] ends. `None` for a key beyond the
+/// bound.
+fn open_ledger<'l>(owed: &'l mut ByKey<Ledgers>, one: &DegradedCharge<'_>) -> Option<&'l mut OutageLedger> {
+    let ledger = ledger_or_new(owed, one.part, one.used, one.redis_time)?;
+    ledger.asking = ledger.asking.saturating_add(1);
+    ledger.sum = ledger.sum.saturating_add(one.unsynced);
+    Some(ledger)
+}
+
+/// The ledger of the key and the parameters of `part`; if there is none, a new one of a key of which `used` tokens were
+/// used. `None` for a key beyond the bound.
+fn ledger_or_new<'l>(
+    owed: &'l mut ByKey<Ledgers>,
+    part: &ChargePart,
+    used: Cost,
+    redis_time: Nanos,
+) -> Option<&'l mut OutageLedger> {
+    if !owed.contains_key(&part.key) && owed.len() >= MOST_OWED {
+        return None;
     }
-    let ledgers = owed.entry(one.part.key).or_default();
-    if ledgers.len() < MOST_LEDGERS && !ledgers.iter().any(|ledger| ledger.part.has_parameters_of(one.part)) {
-        ledgers.push(OutageLedger::new(one.part, one.used, one.redis_time));
+    let ledgers = owed.entry(part.key).or_default();
+    if ledgers.len() < MOST_LEDGERS && !ledgers.iter().any(|ledger| ledger.part.has_parameters_of(part)) {
+        ledgers.push(OutageLedger::new(part, used, redis_time));
     }
-    if let Some(ledger) = ledger_of(owed, one.part) {
-        ledger.asking = ledger.asking.saturating_add(1);
-        ledger.sum = ledger.sum.saturating_add(one.unsynced);
-    }
-    is_first
+    ledger_of(owed, part)
 }
 
 /// The ledger of the key and the parameters of `part`.
@@ -407,11 +429,11 @@ mod tests {
             unsynced: 0,
             redis_time: Nanos::SECOND,
         };
-        let opens_ledger = || open_ledger(&mut fallback.owed.lock(), &one);
-        assert!(opens_ledger());
+        let uses = || open_ledger(&mut fallback.owed.lock(), &one).map(|ledger| ledger.asking);
+        assert_eq!(uses(), Some(1));
         // another request asks for the due tokens before this one has noted its charge
         assert!(fallback.due(part.key, |_| Nanos::SECOND).is_empty());
-        assert!(!opens_ledger());
+        assert_eq!(uses(), Some(2));
         for _ in 0..2 {
             drop(LedgerUse { fallback: &fallback, part: &part });
         }

@@ -1,13 +1,13 @@
-//! Costs that responses tell, while Redis loses keys.
+//! Costs that responses tell, while Redis loses keys or refuses calls.
 
 use std::sync::Arc;
 
 use tollgate::algorithm::{AlgorithmName, Value};
-use tollgate::charge::{Charge, Consistency, Refund, Sharing};
+use tollgate::charge::{Charge, Consistency, OnStoreDown, Refund, Sharing};
 use tollgate::units::{Cost, LimitKey, Nanos};
 
 use super::World;
-use super::redis::Redis;
+use super::redis::{Redis, RedisState};
 use crate::node::{gcra, in_an_hour, one, rule};
 use crate::world::ms;
 
@@ -82,5 +82,28 @@ fn a_correction_that_comes_first_after_a_loss_forgets_no_usage() {
                 assert_eq!(left, LIMIT - USED - told - 1, "{described:?}");
             }
         }
+    }
+}
+
+#[test]
+fn a_debit_that_redis_refuses_is_reconciled() {
+    const LIMIT: u64 = 100;
+    let sharing = Sharing { on_store_down: OnStoreDown::Local, ..Sharing::default() };
+    for is_outage in [false, true] {
+        let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+        world.start(0, 7, ms(50), &[(in_an_hour(AlgorithmName::FixedWindow, LIMIT), sharing)]);
+        world.pass(Nanos::SECOND);
+        let running = world.charge(RESERVE);
+        world.environment.network.serve(0, RedisState::OutOfMemory, world.now);
+        world.correct(running, Correction::Debit(50));
+        world.pass(ms(10));
+        let meanwhile = if is_outage { (0..LIMIT).filter(|_| world.admits(0, 1)).count() as u64 } else { 0 };
+        assert!(!is_outage || meanwhile == LIMIT - RESERVE - 50, "{meanwhile} in the outage");
+        world.environment.network.serve(0, RedisState::Up, world.now);
+        world.pass(Nanos::SECOND);
+        world.wait_until_reconciled();
+        let node = Arc::clone(&world.gateway(0).node);
+        let left = world.run_on(0, async move { node.left(0, LimitKey(1)).await });
+        assert_eq!(left, LIMIT - RESERVE - 50 - meanwhile);
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct OutageLedger {
     pub(super) denied_until: Nanos,
     /// The number of requests that use the local bucket and have not noted their charge yet.
     pub(super) asking: usize,
+    /// Whether the local bucket of the key has started.
+    pub(super) has_bucket: bool,
 }
 
 /// The tokens of one key that have to be reconciled.
@@ -40,7 +42,7 @@ impl OutageLedger {
     pub(super) fn new(part: &ChargePart, used: Cost, redis_time: Nanos) -> Self {
         let state = part.rule().debit(None, used, redis_time);
         let (part, denied_until) = (part.clone(), Nanos::ZERO);
-        Self { part, alone: state.clone(), shared: state, nodes: 1, sum: 0, denied_until, asking: 0 }
+        Self { part, alone: state.clone(), shared: state, nodes: 1, sum: 0, denied_until, asking: 0, has_bucket: false }
     }
 
     /// Records `cost`, which this gateway took as one of `nodes`.
