@@ -5,6 +5,7 @@ mod counts;
 mod data;
 mod grants;
 mod histories;
+mod leases;
 mod outages;
 mod redis;
 

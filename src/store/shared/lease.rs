@@ -42,6 +42,10 @@ use crate::store::shared::limit::ChargePart;
 use crate::store::shared::receipt::ChargeReceipt;
 use crate::units::{Cost, LimitKey, Nanos};
 
+mod grants;
+
+use grants::{Grant, Grants};
+
 /// The leases of a gateway.
 pub(super) struct Leases {
     shards: Box<[Mutex<HashMap<LimitKey, Lease>>]>,
@@ -76,8 +80,9 @@ pub struct LeaseReport {
 struct Lease {
     /// A request for one token.
     part: ChargePart,
-    balance: Cost,
+    grants: Grants,
     expires_at: Nanos,
+    /// The rate of the requests that were admitted.
     pace: EwmaRate,
     /// Whether a task makes calls for it.
     asking: bool,
@@ -150,7 +155,7 @@ impl Leases {
     pub(super) fn balance(&self, part: &ChargePart, now: Nanos) -> Cost {
         let shard = self.shard(part.key).lock();
         let lease = shard.get(&part.key).filter(|lease| lease.serves(part) && now < lease.expires_at);
-        lease.map_or(0, |lease| lease.balance)
+        lease.map_or(0, |lease| lease.grants.balance())
     }
 
     /// Puts tokens back that `part` did not need, if the lease that lapses at `expires_at` is the current one. Returns
@@ -158,10 +163,12 @@ impl Leases {
     pub(super) fn give_back(&self, part: &ChargePart, expires_at: Nanos, now: Nanos) -> bool {
         let mut shard = self.shard(part.key).lock();
         let is_current = |lease: &&mut Lease| lease.serves(part) && lease.expires_at == expires_at && now < expires_at;
-        let Some(lease) = shard.get_mut(&part.key).filter(is_current) else { return false };
-        lease.balance = lease.balance.saturating_add(part.cost);
-        self.events.returned.fetch_add(part.cost, Ordering::Relaxed);
-        true
+        let lease = shard.get_mut(&part.key).filter(is_current);
+        let is_back = lease.is_some_and(|lease| lease.grants.put_back(part.cost));
+        if is_back {
+            self.events.returned.fetch_add(part.cost, Ordering::Relaxed);
+        }
+        is_back
     }
 
     /// Spends the tokens of `part`, if the lease has them. Returns whether it has.
@@ -193,22 +200,18 @@ impl Leases {
 
 impl Events {
     fn lapse(&self, lease: &mut Lease, now: Nanos) {
-        if now >= lease.expires_at && lease.balance > 0 {
-            self.lapsed.fetch_add(lease.balance, Ordering::Relaxed);
-            lease.balance = 0;
+        if now >= lease.expires_at {
+            self.lapsed.fetch_add(lease.grants.lapse(), Ordering::Relaxed);
         }
     }
 
     fn spend(&self, lease: &mut Lease, cost: Cost, now: Nanos) -> bool {
         self.lapse(lease, now);
-        match lease.balance.checked_sub(cost) {
-            Some(left) => {
-                lease.balance = left;
-                self.spent.fetch_add(cost, Ordering::Relaxed);
-                true
-            }
-            None => false,
+        let is_spent = lease.grants.spend(cost);
+        if is_spent {
+            self.spent.fetch_add(cost, Ordering::Relaxed);
         }
+        is_spent
     }
 }
 
@@ -216,7 +219,7 @@ impl Lease {
     fn new(part: &ChargePart, now: Nanos) -> Self {
         Self {
             part: part.for_one(),
-            balance: 0,
+            grants: Grants::default(),
             expires_at: Nanos::ZERO,
             pace: EwmaRate::default(),
             asking: false,
@@ -245,16 +248,16 @@ impl SharedStore {
         let lease = shard.entry(part.key).or_insert_with(|| Lease::new(part, now));
         if !lease.serves(part) {
             self.leases.events.lapse(lease, now);
-            if lease.asking || lease.balance > 0 {
+            if lease.asking || lease.grants.balance() > 0 {
                 return LeaseOutcome::Rejected;
             }
             *lease = Lease::new(part, now);
         }
         lease.used = now;
-        lease.pace.add(part.cost, now);
         let redis_time = self.redis_time(part, now);
         if self.leases.events.spend(lease, part.cost, now) {
-            let (left, expires_at) = (lease.balance, lease.expires_at);
+            lease.pace.add(part.cost, now);
+            let (left, expires_at) = (lease.grants.balance(), lease.expires_at);
             if !lease.asking && left < lease.pace.within(self.refill_time(), now) && !self.is_unavailable(part) {
                 self.spawn_lease_calls(lease);
             }
@@ -316,36 +319,33 @@ impl SharedStore {
         let events = &self.leases.events;
         events.lapse(lease, now);
         events.taken.fetch_add(outcome.granted, Ordering::Relaxed);
-        lease.balance = lease.balance.saturating_add(outcome.granted);
         // after all granted tokens
         let until_full = self.memory.predict(&part, outcome.at).headroom.until_full;
+        lease.grants.push(Grant { left: outcome.granted, full_at: outcome.at.saturating_add(until_full) });
         let life = if part.form.is_window() { LIFETIME.min(until_full) } else { LIFETIME };
         lease.expires_at = sent.saturating_add(life);
         let (mut unserved, mut denied) = (VecDeque::new(), Vec::new());
         for waiter in waiting.into_iter().filter(|waiter| !waiter.sender.is_closed()) {
-            if lease.balance < waiter.part.cost {
+            // for waiting requests, tokens do not lapse: they belong to the requests since Redis granted them
+            if !lease.grants.spend(waiter.part.cost) {
                 match outcome.granted >= want {
                     true => unserved.push_back(waiter),
                     false => denied.push(waiter),
                 }
                 continue;
             }
-            // for waiting requests, tokens do not lapse: they belong to the requests since Redis granted them
-            lease.balance = lease.balance.saturating_sub(waiter.part.cost);
+            lease.pace.add(waiter.part.cost, now);
             events.spent.fetch_add(waiter.part.cost, Ordering::Relaxed);
-            let charged = self.spent(&waiter.part, lease.balance, redis_time);
+            let charged = self.spent(&waiter.part, lease.grants.balance(), redis_time);
             self.answer(waiter, charged, redis_time);
         }
         unserved.append(&mut lease.waiting);
         lease.waiting = unserved;
         // the lease is larger where requests have gone
         let kept = if denied.is_empty() { self.most_held(&part) } else { 0 };
-        let spare = lease.balance.saturating_sub(kept);
-        if spare > 0 {
-            lease.balance = lease.balance.saturating_sub(spare);
-            events.lapsed.fetch_add(spare, Ordering::Relaxed);
-            let full_at = outcome.at.saturating_add(until_full);
-            self.refund_later(vec![(ChargePart { cost: spare, ..part }, full_at)]);
+        for Grant { left, full_at } in lease.grants.take_beyond(kept) {
+            events.lapsed.fetch_add(left, Ordering::Relaxed);
+            self.refund_later(vec![(ChargePart { cost: left, ..part.clone() }, full_at)]);
         }
         for waiter in denied {
             let charged = self.still_denied(&waiter.part, redis_time);
@@ -437,7 +437,7 @@ impl LeaseCalls {
         let waiting = std::mem::take(&mut lease.waiting);
         let owed = waiting.iter().fold(0, |sum: Cost, waiter| sum.saturating_add(waiter.part.cost));
         let cost = waiting.iter().map(|waiter| waiter.part.cost).max().unwrap_or(1);
-        let wanted = owed.saturating_add(gateway.worth_taking(lease, cost, now)).saturating_sub(lease.balance);
+        let wanted = owed.saturating_add(gateway.worth_taking(lease, cost, now)).saturating_sub(lease.grants.balance());
         if waiting.is_empty() && (wanted == 0 || !is_first) {
             lease.asking = false;
             return None;
@@ -466,7 +466,8 @@ mod tests {
     #[test]
     fn returned_tokens_stay_in_the_count_of_spent_ones() {
         let (leases, part) = (Leases::new(), test_part());
-        let lease = Lease { balance: 5, expires_at: Nanos::SECOND, ..Lease::new(&part, Nanos::ZERO) };
+        let mut lease = Lease { expires_at: Nanos::SECOND, ..Lease::new(&part, Nanos::ZERO) };
+        lease.grants.push(Grant { left: 5, full_at: Nanos::SECOND });
         leases.shard(part.key).lock().insert(part.key, lease);
         leases.events.taken.store(5, Ordering::Relaxed);
         assert!(leases.take_more(&part, Nanos::ZERO) && leases.give_back(&part, Nanos::SECOND, Nanos::ZERO));
