@@ -382,6 +382,7 @@ impl Store {
             }
             match (self.authority(binding, charge), charge.taken_from) {
                 (_, ChargeSource::FailedOpen) => {}
+                (Authority::Owned(owners, _), _) if owners.is_lost(charge) => {}
                 (Authority::Here, _) => self.local.refund(&binding.local, slice::from_ref(refund), now),
                 (Authority::Shared(shared, limit), _) => {
                     shared.refund(self.tables_of(binding), limit, refund);
@@ -402,6 +403,7 @@ impl Store {
         for charge in batch {
             match self.authority(binding, charge) {
                 _ if charge.taken_from == ChargeSource::FailedOpen => {}
+                Authority::Owned(owners, _) if owners.is_lost(charge) => {}
                 Authority::Here => self.local.debit(&binding.local, slice::from_ref(charge), now),
                 Authority::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
                 Authority::Owned(owners, limit) => {

@@ -187,8 +187,19 @@ impl Owners {
         }
     }
 
-    /// The gateway that decides about the key of a charge, if it is not this one.
+    /// Whether a charge was made to the common bucket of a gateway that is gone.
+    pub(super) fn is_lost(&self, charge: &Charge) -> bool {
+        let is_gone = |node| self.cluster.member(node).is_none();
+        is_overflow(charge.key) && matches!(charge.taken_from, ChargeSource::Owner(node) if is_gone(node))
+    }
+
+    /// The gateway that decides about the key of a charge now, if it is not this one. A common bucket stays where it was
+    /// charged.
     pub(super) fn elsewhere(&self, charge: &Charge) -> Option<Arc<Peer>> {
+        if is_overflow(charge.key) {
+            let ChargeSource::Owner(node) = charge.taken_from else { return None };
+            return self.cluster.peer(node);
+        }
         match self.decider(charge) {
             Decider::OwnerPeer(peer) | Decider::StandInPeer(peer) => Some(peer),
             Decider::ThisNode | Decider::StandIn | Decider::Isolated => None,

@@ -214,7 +214,11 @@ impl PeerSession for RemoteCharges {
         };
         let changed = match *change {
             // the common bucket of a gateway that is gone has ended with it
-            PeerCorrection::Refund { key, .. } if is_overflow(key) && self.is_own_process() => Ok(()),
+            PeerCorrection::Refund { key, .. } | PeerCorrection::Debit { key, .. }
+                if is_overflow(key) && self.is_own_process() =>
+            {
+                Ok(())
+            }
             PeerCorrection::Refund { rule, key, cost, full_at } => {
                 let full_at = full_at.shifted(local.wall_offset().get().reversed());
                 let refund = Refund { charge: charge_of(rule, key, cost)?, full_at };

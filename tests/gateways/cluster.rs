@@ -1,6 +1,7 @@
 //! The stores of two gateways that divide keys among themselves, in one process: the owner's decisions, the parameters that
 //! it uses, and cancelled charges.
 
+mod common_bucket;
 mod fleet;
 mod handover;
 mod histories;
