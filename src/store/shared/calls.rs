@@ -193,7 +193,7 @@ impl SharedStore {
             _ => Call::Debit,
         };
         let changed = || parts.iter().map(|(part, _)| part);
-        let known = self.known(changed());
+        let known = (call == Call::Debit).then(|| self.known(changed()));
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, call_argument)| part.bucket(*call_argument)).collect();
         let answer = self.call(operation, call, &buckets).await?;
         let all = answer.seen();
@@ -204,7 +204,7 @@ impl SharedStore {
                 self.memory.remember(part, seen.clone(), answer.now);
             }
         }
-        if call == Call::Debit {
+        if let Some(known) = known {
             self.read_repair(changed(), &known, &answer);
         }
         Ok((all, answer.now))
