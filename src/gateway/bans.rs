@@ -57,10 +57,13 @@ impl Bans {
 
     /// Turns `verdict` into the one that the client would get if its denials were recorded. Records nothing.
     pub fn foresee(&self, ruleset: &Ruleset, charges: &[Charge], verdict: &mut Verdict, now: Nanos) {
-        begin_bans(ruleset, charges, verdict, |_, charge, rule| {
+        let begun = begin_bans(ruleset, charges, verdict, |_, charge, rule| {
             let before = self.shard(charge.key)?.lock().get(&charge.key).copied();
             rule.after_denial(before, now).left(now)
         });
+        if let Some((position, denial)) = begun {
+            verdict.deny(position, denial);
+        }
     }
 
     /// Notes a denial of the key. Returns the time for which this bans the key; `None` if it does not.
@@ -89,23 +92,25 @@ fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
 /// bans its key is told to retry after the ban.
 pub(super) fn record_denials(context: &mut RequestContext, now: Nanos) {
     let (active, bans) = (&context.active, &context.gateway.bans);
-    let plan_of = |position| context.charge_plans.get(position).copied().unwrap_or(context.plan);
-    begin_bans(&active.ruleset, &context.charges, &mut context.verdict, |position, charge, rule| {
+    let begun = begin_bans(&active.ruleset, &context.charges, &context.verdict, |position, charge, rule| {
         let ban = bans.record_denial(charge.key, rule, now)?;
-        active.meters.banned(LimitId(charge.limit), plan_of(position));
+        active.meters.banned(LimitId(charge.limit), context.plan_of(position));
         Some(ban)
     });
+    if let Some((position, denial)) = begun {
+        context.verdict.deny(position, denial);
+    }
 }
 
-/// Gives a denial by `verdict` the length of the longest ban that it begins; `ban` returns that of each denied key, by the
-/// position of its charge.
+/// The denial by the longest ban that a denial by `verdict` begins, if the client has to wait longer for its end, and the
+/// position of its charge. `ban` returns the ban of each denied key, by the position of its charge.
 fn begin_bans(
     ruleset: &Ruleset,
     charges: &[Charge],
-    verdict: &mut Verdict,
+    verdict: &Verdict,
     ban: impl Fn(usize, &Charge, &BanRule) -> Option<Nanos>,
-) {
-    let (Decision::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return };
+) -> Option<(usize, Denial)> {
+    let (Decision::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return None };
     let mut longest = None;
     for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
         if let Some(rule) = rule(ruleset, charge).filter(|_| standing.denies())
@@ -119,9 +124,8 @@ fn begin_bans(
         Denial::Busy => true,
         Denial::Never { .. } => false,
     };
-    if let Some((ban, position)) = longest.filter(|(ban, _)| is_shorter(*ban)) {
-        verdict.deny(position, Denial::Later { retry_after: ban });
-    }
+    let (ban, position) = longest.filter(|(ban, _)| is_shorter(*ban))?;
+    Some((position, Denial::Later { retry_after: ban }))
 }
 
 #[cfg(test)]
