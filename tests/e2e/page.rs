@@ -93,10 +93,7 @@ fn cell(table: &str, name: &str, column: usize) -> String {
 fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
     let origin = Origin::start();
     let gateway = started(&origin);
-    let mut browser = Browser::start();
-    browser.set_screen(WIDE);
-    browser.open(&format!("http://{}/", gateway.admin));
-    browser.wait_for("document.body?.dataset.live === 'yes'");
+    let mut browser = opened(&gateway);
     browser.wait_for("document.querySelectorAll('#limits tbody tr').length === 4");
     assert_eq!(browser.evaluate("document.querySelector('#offenders tbody').textContent"), "Nobody was denied.");
     let end = AtomicBool::new(false);
@@ -216,9 +213,7 @@ const CONTRAST: &str = "(() => {
 fn a_change_of_a_limit_is_tried_with_the_keyboard() {
     let origin = Origin::start();
     let gateway = trials::started(&origin);
-    let mut browser = Browser::start();
-    browser.set_screen(WIDE);
-    browser.open(&format!("http://{}/", gateway.admin));
+    let mut browser = opened(&gateway);
     browser.wait_for("document.getElementById('try')?.checkVisibility() === true");
     let answer = "document.getElementById('try-answer').textContent";
     browser.evaluate("document.getElementById('try-log').focus()");
@@ -265,9 +260,7 @@ fn a_banned_key_is_shown_as_banned() {
     wait_until("a denial by the ban", || {
         gateway.get("/", &[("x-api-key", "k-acme")]).text().contains("Too many requests were denied")
     });
-    let mut browser = Browser::start();
-    browser.set_screen(WIDE);
-    browser.open(&format!("http://{}/", gateway.admin));
+    let mut browser = opened(&gateway);
     browser.wait_for("[...document.querySelectorAll('#decisions .over')].some(cell => cell.textContent === 'banned')");
     for (field, value, form, says) in [
         ("customer-name", "acme", "customer", ["is banned, again in ", "banned by guard on all, again in "]),
@@ -296,10 +289,7 @@ plans: [free, pro]\n",
     );
     let limit = "{ key: customer, algorithm: fixed_window, limit: 5, window: 1d, plans: { pro: { limit: 9 } } }";
     let gateway = Gateway::start(&format!("{}{callers}", limited(&origin, limit)));
-    let mut browser = Browser::start();
-    browser.set_screen(WIDE);
-    browser.open(&format!("http://{}/", gateway.admin));
-    browser.wait_for("document.body?.dataset.live === 'yes'");
+    let mut browser = opened(&gateway);
     browser.wait_for("document.getElementById('about-config').textContent.includes('credentialsnot counted')");
     for (plan, says) in [("", "which plan"), ("pro", "9 left of 9")] {
         browser.evaluate(&format!(
@@ -426,9 +416,7 @@ fn a_filter_that_nothing_matches_says_so() {
 fn a_reload_changes_the_rows_of_routes_and_limits() {
     let origin = Origin::start();
     let gateway = started(&origin);
-    let mut browser = Browser::start();
-    browser.set_screen(WIDE);
-    browser.open(&format!("http://{}/", gateway.admin));
+    let mut browser = opened(&gateway);
     let (login, logins) = (cell("routes", "login", 0), cell("limits", "logins", 0));
     browser.wait_for("document.querySelectorAll('#routes tbody tr').length === 4");
     browser.wait_for(&format!("{login} === 'login/login → origin' && {logins}.includes('sliding log, sticky')"));
@@ -445,9 +433,7 @@ fn keys_that_are_masked_alike_have_a_row_each() {
     for key in ["sk_live_aaaaaaaa1", "sk_live_bbbbbbbb2"] {
         assert_eq!([(); 2].map(|()| gateway.get("/", &[("x-api-key", key)]).status), [200, 429]);
     }
-    let mut browser = Browser::start();
-    browser.set_screen(WIDE);
-    browser.open(&format!("http://{}/", gateway.admin));
+    let mut browser = opened(&gateway);
     browser.wait_for(
         "performance.getEntriesByType('resource').filter(one => one.name.endsWith('/v1/offenders')).length > 3",
     );
@@ -463,9 +449,7 @@ fn what_clients_send_is_text_and_what_fails_is_told() {
     for _ in 0..7 {
         gateway.get("/login", &[("x-user", markup)]);
     }
-    let mut browser = Browser::start();
-    browser.set_screen(WIDE);
-    browser.open(&format!("http://{}/", gateway.admin));
+    let mut browser = opened(&gateway);
     browser.wait_for("document.querySelector('#offenders tbody .key')?.textContent.startsWith('127.0.0.1, <img')");
     browser.wait_for("document.querySelector('#decisions tbody .key')?.textContent.includes('<b>x')");
     assert_eq!(browser.evaluate("document.querySelectorAll('img, td b').length"), 0);
