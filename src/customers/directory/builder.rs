@@ -3,14 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::credential::{Hashes, KeyedHash, digest_of};
+use super::credential::{Hashes, KeyedHash};
 use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
 use super::index::{CredentialIndex, Entry};
 use super::intern::{CustomerTerms, Interner};
-use super::row::{Row, RowKind, RowSet, RowSink};
+use super::row::{Row, RowSet};
 use crate::customers::Customer;
-use crate::ruleset::PlanId;
 
 /// A directory while its text is read.
 pub(super) struct DirectoryBuilder<'d> {
@@ -23,9 +22,6 @@ pub(super) struct DirectoryBuilder<'d> {
     customers: Vec<CustomerRow>,
     /// The names of the customers of rows without a usable credential.
     unidentified: Vec<KeyedHash>,
-    /// The name of the last customer: rows of one customer often follow each other.
-    last_name: Option<Arc<str>>,
-    faults: Faults,
 }
 
 /// The reason why rows are not merged.
@@ -60,72 +56,33 @@ impl<'d> DirectoryBuilder<'d> {
         interner: &'d mut Interner,
         groups: &'d GroupTable,
     ) -> Self {
-        Self {
-            hashes,
-            before,
-            interner,
-            groups,
-            credentials: Vec::with_capacity(before.entries.len()),
-            customers: Vec::with_capacity(before.entries.len()),
-            unidentified: Vec::new(),
-            last_name: None,
-            faults: Faults::default(),
-        }
+        let rows = before.entries.len();
+        let (credentials, customers) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
+        Self { hashes, before, interner, groups, credentials, customers, unidentified: Vec::new() }
     }
 
-    /// The customer of a row, if the whole row is valid.
-    fn customer(&mut self, line: u64, row: &Row<'_>, hash: Option<KeyedHash>) -> Option<Arc<Customer>> {
-        let groups = self.interner.groups(row, self.groups).map_err(|fault| self.faults.add(line, fault)).ok();
-        let inherited = groups.as_ref().and_then(|groups| groups.as_ref()?.plan());
-        let terms = self.terms(line, row, inherited, groups.is_some());
-        let name = row.name().map_err(|fault| self.faults.add(line, fault)).ok();
-        let (terms, name) = (terms?, name?);
-        let valid_until = row.valid_until(terms.zone.as_ref()).map_err(|fault| self.faults.add(line, fault)).ok();
-        let (plan, own, suspended) = (terms.plan?, terms.own.clone(), terms.suspended);
-        let (line, inherits_plan) = (bounded(line), row.plan.is_empty());
-        self.customers.push(CustomerRow { name: self.hashes.of(name.as_bytes()), line, terms, inherits_plan });
-        let (hash, valid_until, groups) = (hash?, valid_until?, groups?);
-        let suspended = suspended || groups.as_ref().is_some_and(|groups| groups.suspended());
-        let name = match &self.last_name {
-            Some(last) if **last == *name => Arc::clone(last),
-            _ => Arc::clone(self.last_name.insert(name.into())),
+    /// Takes a row; its faults are added to `faults`.
+    pub(super) fn add(&mut self, row: &Row<'_>, faults: &mut Faults) {
+        let (line, name) = (bounded(row.line), self.hashes.of(row.customer.as_bytes()));
+        let digest = faults.keep(row.line, row.digest());
+        let (terms, customer) = self.interner.customer(row, self.groups, faults).unzip();
+        let inherits_plan = row.plan.is_empty();
+        self.customers.extend(terms.map(|terms| CustomerRow { name, line, terms, inherits_plan }));
+        let Some(hash) = digest.map(|digest| self.hashes.of(&digest)) else {
+            self.unidentified.push(name);
+            return;
         };
-        let customer = Customer { name, plan, own, groups, valid_until, suspended };
-        let unchanged = self.before.find(hash).filter(|known| ***known == customer);
-        Some(unchanged.cloned().unwrap_or_else(|| Arc::new(customer)))
-    }
-
-    /// The terms of a row; if its groups are `known` to be valid, a row that gets no plan is a fault.
-    fn terms(
-        &mut self,
-        line: u64,
-        row: &Row<'_>,
-        inherited: Option<PlanId>,
-        known: bool,
-    ) -> Option<Arc<CustomerTerms>> {
-        if let Some(known) = self.interner.known(row, inherited).filter(|terms| terms.plan.is_some()) {
-            return Some(known);
-        }
-        // a further fault would only be counted, and formatting its message takes long
-        if self.faults.is_full() {
-            self.faults.more = self.faults.more.saturating_add(1);
-            return None;
-        }
-        let terms = self.interner.terms(row, inherited);
-        let terms = terms.map_err(|faults| faults.into_iter().for_each(|fault| self.faults.add(line, fault))).ok();
-        if known && terms.as_ref().is_some_and(|terms| terms.plan.is_none()) {
-            self.faults.add(line, Fault::EmptyField("plan"));
-        }
-        terms
+        let customer = customer.flatten().map(|customer| {
+            let unchanged = self.before.find(hash).filter(|known| ***known == customer);
+            unchanged.cloned().unwrap_or_else(|| Arc::new(customer))
+        });
+        self.credentials.push(CredentialRow { hash, line, customer });
     }
 
     /// The index of the directory, or all faults of the text.
-    pub(super) fn finish(mut self) -> Result<CredentialIndex, Faults> {
-        self.find_conflicts();
-        if !self.faults.is_empty() {
-            self.faults.sort();
-            return Err(self.faults);
-        }
+    pub(super) fn finish(mut self, mut faults: Faults) -> Result<CredentialIndex, Faults> {
+        self.find_conflicts(&mut faults);
+        faults.into_result()?;
         let entry = |row: CredentialRow| Some(Entry { hash: row.hash, customer: row.customer? });
         let entries = self.credentials.into_iter().filter_map(entry).collect();
         Ok(CredentialIndex::new(entries, HashSet::new()))
@@ -136,18 +93,19 @@ impl<'d> DirectoryBuilder<'d> {
         mut self,
         text: &str,
         rows: RowSet,
+        mut faults: Faults,
     ) -> Result<(CredentialIndex, Faults), MergeError> {
-        if self.faults.faults.iter().any(|(line, _)| *line == 1) {
-            return Err(MergeError::Header(self.faults));
+        if faults.faults.iter().any(|(line, _)| *line == 1) {
+            return Err(MergeError::Header(faults));
         }
         if rows == RowSet::Log {
-            self.drop_replaced(text);
+            self.drop_replaced(text, &mut faults);
         }
-        let conflicting = self.find_conflicts();
+        let conflicting = self.find_conflicts(&mut faults);
         if rows == RowSet::Changed && self.contradicts_unchanged() {
             return Err(MergeError::Contradiction);
         }
-        self.faults.sort();
+        faults.sort();
         let (mut entries, mut refused) = (Vec::new(), HashSet::new());
         if rows == RowSet::Changed {
             refused.clone_from(&self.before.refused);
@@ -167,7 +125,7 @@ impl<'d> DirectoryBuilder<'d> {
             RowSet::All | RowSet::Log => CredentialIndex::new(entries.into(), refused),
             RowSet::Changed => self.before.with(entries, refused),
         };
-        Ok((index, self.faults))
+        Ok((index, faults))
     }
 
     /// Whether a row contradicts a row of the same customer that the text leaves as it was. The rows are sorted.
@@ -184,7 +142,7 @@ impl<'d> DirectoryBuilder<'d> {
     }
 
     /// Drops the rows that a row of the same credential in a later part of the `text` replaces.
-    fn drop_replaced(&mut self, text: &str) {
+    fn drop_replaced(&mut self, text: &str, faults: &mut Faults) {
         let ends = text.lines().zip(1..).filter(|(line, _)| line.is_empty());
         let ends: Vec<u32> = ends.map(|(_, number)| number).collect();
         let part = |row: &CredentialRow| ends.partition_point(|end| *end < row.line);
@@ -197,18 +155,18 @@ impl<'d> DirectoryBuilder<'d> {
         if !replaced.is_empty() {
             self.credentials.retain(|row| !replaced.contains(&row.line));
             self.customers.retain(|row| !replaced.contains(&row.line));
-            self.faults.faults.retain(|(line, _)| !replaced.contains(&bounded(*line)));
+            faults.faults.retain(|(line, _)| !replaced.contains(&bounded(*line)));
         }
     }
 
     /// Sorts the rows, and adds a fault for each repeated credential and each contradiction between rows of a customer.
     /// Returns the lines of the customers with contradictions.
-    fn find_conflicts(&mut self) -> HashSet<u32> {
+    fn find_conflicts(&mut self, faults: &mut Faults) -> HashSet<u32> {
         self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
         for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
             if let [first, others @ ..] = rows {
                 let fault = Fault::RepeatedCredential(first.line.into());
-                others.iter().for_each(|other| self.faults.add(other.line.into(), fault.clone()));
+                others.iter().for_each(|other| faults.add(other.line.into(), fault.clone()));
             }
         }
         let mut conflicting = HashSet::new();
@@ -217,40 +175,12 @@ impl<'d> DirectoryBuilder<'d> {
             let [first, others @ ..] = rows else { continue };
             for other in others {
                 if let Some(fault) = disagreement(first, other) {
-                    self.faults.add(other.line.into(), fault);
+                    faults.add(other.line.into(), fault);
                     conflicting.extend(rows.iter().map(|row| row.line));
                 }
             }
         }
         conflicting
-    }
-}
-
-impl RowSink for DirectoryBuilder<'_> {
-    fn content(&self) -> RowKind {
-        RowKind::Credentials
-    }
-
-    fn levels(&self) -> &[Arc<str>] {
-        self.groups.levels()
-    }
-
-    fn add(&mut self, line: u64, row: &Row<'_>) {
-        let digest = match row.credential {
-            "" => Err(Fault::EmptyField("credential")),
-            credential => digest_of(credential.as_bytes()).ok_or(Fault::BadHash),
-        };
-        let digest = digest.map_err(|fault| self.faults.add(line, fault)).ok();
-        let hash = digest.map(|digest| self.hashes.of(&digest));
-        let customer = self.customer(line, row, hash);
-        match hash {
-            Some(hash) => self.credentials.push(CredentialRow { hash, line: bounded(line), customer }),
-            None => self.unidentified.push(self.hashes.of(row.customer.as_bytes())),
-        }
-    }
-
-    fn faults(&mut self) -> &mut Faults {
-        &mut self.faults
     }
 }
 

@@ -2,37 +2,54 @@
 //!
 //! Spaces around fields are ignored, blank lines are skipped, and `\r` ends a line like `\n` and `\r\n`.
 
-use csv::{ReaderBuilder, StringRecord, WriterBuilder};
+use std::sync::Arc;
+
+use csv::{ReaderBuilder, StringRecord, Trim, WriterBuilder};
 use memchr::memchr_iter;
 
-use super::fault::Fault;
-use super::row::{Row, RowSink};
-use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
+use super::fault::{Fault, Faults};
+use super::row::{MOST_COLUMNS, Row, RowKind, columns};
+use crate::ruleset::groups::COLUMNS;
 
-/// Reads `text` into `rows`.
-pub(super) fn read(text: &str, rows: &mut impl RowSink) {
+/// Reads the rows of `text`; see [`Format::read`](super::table::Format::read).
+pub(super) fn read(
+    text: &str,
+    kind: RowKind,
+    levels: &[Arc<str>],
+    mut take: impl FnMut(&Row<'_>, &mut Faults),
+) -> Faults {
     let mut reader = ReaderBuilder::new();
     let mut reader = reader.has_headers(false).flexible(true).from_reader(text.as_bytes());
     let (mut record, mut lines) = (StringRecord::new(), LineCounter { text: text.as_bytes(), at: 0, line: 1 });
-    let mut columns: Option<Columns> = None;
+    let (mut faults, mut columns) = (Faults::default(), None::<Columns>);
     // reading from memory cannot fail
     while reader.read_record(&mut record).unwrap_or(false) {
         let line = lines.line_of(&record);
         let is_comment = record.get(0).is_some_and(|first| first.trim_ascii_start().starts_with('#'));
-        match columns.as_ref().map(|columns| columns.row(&record)) {
-            Some(Ok(row)) => rows.add(line, &row),
-            Some(Err(_)) if is_comment => rows.faults().add(line, Fault::Comment),
-            None if is_comment => return rows.faults().add(line, Fault::Comment),
-            Some(Err(fault)) => rows.faults().add(line, fault),
-            None => match Columns::find(&record, line, rows) {
-                Some(found) => columns = Some(found),
-                None => return,
-            },
+        match columns.as_ref().map(|columns| columns.row(line, &record)) {
+            Some(Ok(row)) => take(&row, &mut faults),
+            Some(Err(fault)) => faults.add(line, if is_comment { Fault::Comment } else { fault }),
+            None => {
+                match is_comment {
+                    true => faults.add(line, Fault::Comment),
+                    false => columns = Some(Columns::find(&record, line, (kind, levels), &mut faults)),
+                }
+                if !faults.is_empty() {
+                    return faults;
+                }
+            }
         }
     }
     if columns.is_none() {
-        rows.faults().add(1, Fault::Empty);
+        faults.add(1, Fault::Empty);
     }
+    faults
+}
+
+/// The fields of a line of CSV; none if it cannot be read.
+pub(super) fn fields(line: &str) -> StringRecord {
+    let mut reader = ReaderBuilder::new().has_headers(false).trim(Trim::All).from_reader(line.as_bytes());
+    reader.records().next().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Fields as a line of CSV, without the line end.
@@ -64,36 +81,31 @@ impl LineCounter<'_> {
     }
 }
 
-/// The position of each of [`COLUMNS`] in a record, and of each level of groups.
+/// The position of each of the [`columns`] in a record.
 struct Columns {
-    positions: [Option<usize>; COLUMNS.len()],
-    levels: [Option<usize>; MOST_LEVELS],
+    positions: [Option<usize>; MOST_COLUMNS],
     count: usize,
 }
 
 impl Columns {
-    fn find(header: &StringRecord, line: u64, rows: &mut impl RowSink) -> Option<Self> {
-        let (content, levels) = (rows.content(), rows.levels().to_vec());
-        let mut columns = Self { positions: [None; COLUMNS.len()], levels: [None; MOST_LEVELS], count: header.len() };
-        let faults = rows.faults();
+    fn find(header: &StringRecord, line: u64, (kind, levels): (RowKind, &[Arc<str>]), faults: &mut Faults) -> Self {
+        let mut found = Self { positions: [None; MOST_COLUMNS], count: header.len() };
         for (position, name) in header.iter().map(str::trim_ascii).enumerate() {
-            let own = COLUMNS.iter().zip(&mut columns.positions).filter(|(known, _)| content.takes(known));
-            let all = own.map(|(known, place)| (*known, place));
-            let mut all = all.chain(levels.iter().map(|level| &**level).zip(&mut columns.levels));
-            match all.find(|(known, _)| *known == name) {
+            let mut known = columns(levels).zip(&mut found.positions).filter(|(known, _)| kind.takes(known));
+            match known.find(|(known, _)| *known == name) {
                 Some((name, Some(_))) => faults.add(line, Fault::RepeatedColumn(name.to_owned())),
                 Some((_, place)) => *place = Some(position),
                 None => faults.add(line, Fault::UnknownColumn(position + 1)),
             }
         }
-        let is_missing = |(name, position): &(&&str, &Option<usize>)| position.is_none() && content.requires(name);
-        for (name, _) in COLUMNS.iter().zip(&columns.positions).filter(is_missing) {
+        let is_missing = |(name, position): &(&&str, &Option<usize>)| position.is_none() && kind.requires(name);
+        for (name, _) in COLUMNS.iter().zip(&found.positions).filter(is_missing) {
             faults.add(line, Fault::MissingColumn(name));
         }
-        faults.is_empty().then_some(columns)
+        found
     }
 
-    fn row<'r>(&self, record: &'r StringRecord) -> Result<Row<'r>, Fault> {
+    fn row<'r>(&self, line: u64, record: &'r StringRecord) -> Result<Row<'r>, Fault> {
         if record.iter().any(|field| field.trim_ascii().contains('\n')) {
             return Err(Fault::LineBreak);
         }
@@ -102,9 +114,6 @@ impl Columns {
         }
         let field =
             |position: Option<usize>| position.and_then(|position| record.get(position)).map_or("", str::trim_ascii);
-        let [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended] =
-            self.positions.map(field);
-        let groups = self.levels.map(field);
-        Ok(Row { credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups })
+        Ok(Row::new(line, self.positions.map(field)))
     }
 }

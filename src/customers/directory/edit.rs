@@ -11,10 +11,9 @@ use super::credential::key_id;
 use super::csv::record;
 use super::fault::Faults;
 use super::groups::GroupTable;
-use super::row::{Row, RowKind, RowSink};
+use super::row::{MOST_COLUMNS, Row, RowKind, columns};
 use super::table::{CustomerTable, Format};
 use super::yaml;
-use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::ruleset::overrides::OverridesReader;
 
 /// The text of a row by column name; empty columns are left out. No `Debug`: it contains a credential.
@@ -105,24 +104,26 @@ pub enum ChangeError {
 // === impl RowText ===
 
 impl RowText {
-    /// The text of a row that was read.
-    fn of(row: &Row<'_>, levels: &[impl AsRef<str>]) -> Self {
-        let Row { credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups } =
-            *row;
-        let own = [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended];
-        let own = COLUMNS.into_iter().zip(own);
-        own.chain(levels.iter().map(AsRef::as_ref).zip(groups)).collect()
+    /// The rows of a text as they are written there, each with the line on which it begins, and the faults of the others.
+    pub(super) fn read(text: &str, format: Format, kind: RowKind, levels: &[Arc<str>]) -> (Vec<(u64, Self)>, Faults) {
+        let mut rows = Vec::new();
+        let take = |row: &Row<'_>, _: &mut Faults| rows.push((row.line, columns(levels).zip(row.fields()).collect()));
+        let faults = format.read(text, kind, levels, take);
+        (rows, faults)
     }
 
-    /// The row with this text.
-    pub(super) fn row(&self, levels: &[Arc<str>]) -> Row<'_> {
-        let [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended] =
-            COLUMNS.map(|column| self.get(column));
-        let mut groups = [""; MOST_LEVELS];
-        for (place, level) in groups.iter_mut().zip(levels) {
-            *place = self.get(level);
+    /// The row with this text, which begins on `line`.
+    pub(super) fn row(&self, line: u64, levels: &[Arc<str>]) -> Row<'_> {
+        let mut fields = [""; MOST_COLUMNS];
+        for (place, column) in fields.iter_mut().zip(columns(levels)) {
+            *place = self.get(column);
         }
-        Row { credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups }
+        Row::new(line, fields)
+    }
+
+    /// The row as a line of CSV with these columns.
+    pub(super) fn csv_line(&self, columns: &[impl AsRef<str>]) -> String {
+        record(columns.iter().map(|column| self.get(column.as_ref()))) + "\n"
     }
 
     /// The text of a column; empty if the column is.
@@ -187,40 +188,6 @@ impl<'t, T: AsRef<str>> FromIterator<(&'t str, T)> for RowText {
         let mut row = Self::default();
         columns.into_iter().for_each(|(column, text)| row.set(column, text.as_ref()));
         row
-    }
-}
-
-/// Collects the rows of a text as they are written there.
-pub(super) struct RowTexts<'g> {
-    kind: RowKind,
-    levels: &'g [Arc<str>],
-    /// The rows, each with the line on which it begins.
-    pub(super) rows: Vec<(u64, RowText)>,
-    /// The faults of rows that cannot be read.
-    pub(super) faults: Faults,
-}
-
-impl<'g> RowTexts<'g> {
-    pub(super) fn new(kind: RowKind, levels: &'g [Arc<str>]) -> Self {
-        Self { kind, levels, rows: Vec::new(), faults: Faults::default() }
-    }
-}
-
-impl RowSink for RowTexts<'_> {
-    fn content(&self) -> RowKind {
-        self.kind
-    }
-
-    fn levels(&self) -> &[Arc<str>] {
-        self.levels
-    }
-
-    fn add(&mut self, line: u64, row: &Row<'_>) {
-        self.rows.push((line, RowText::of(row, self.levels)));
-    }
-
-    fn faults(&mut self) -> &mut Faults {
-        &mut self.faults
     }
 }
 
@@ -311,11 +278,9 @@ pub(super) fn table_of(
 
 /// The rows as a directory in CSV.
 pub(super) fn csv_of(rows: &[RowText], groups: &GroupTable) -> String {
-    let own = COLUMNS.into_iter().filter(|column| !matches!(*column, "level" | "group"));
-    let columns: Vec<&str> = own.chain(groups.levels().iter().map(|level| &**level)).collect();
-    let header = record(columns.iter().copied());
-    let rows = rows.iter().map(|row| record(columns.iter().map(|column| row.get(column))));
-    std::iter::once(header).chain(rows).map(|line| line + "\n").collect()
+    let columns: Vec<&str> = columns(groups.levels()).filter(|column| RowKind::Credentials.takes(column)).collect();
+    let header = record(columns.iter().copied()) + "\n";
+    std::iter::once(header).chain(rows.iter().map(|row| row.csv_line(&columns))).collect()
 }
 
 #[cfg(test)]

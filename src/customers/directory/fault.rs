@@ -143,6 +143,11 @@ impl Faults {
         }
     }
 
+    /// The value that was read on a line; `None` if it has a fault, which is added.
+    pub(super) fn keep<T>(&mut self, line: u64, read: Result<T, Fault>) -> Option<T> {
+        read.map_err(|fault| self.add(line, fault)).ok()
+    }
+
     /// Whether further faults are only counted.
     pub(super) const fn is_full(&self) -> bool {
         self.faults.len() >= MOST_FAULTS
@@ -161,5 +166,11 @@ impl Faults {
 
     pub(super) fn sort(&mut self) {
         self.faults.sort_by_key(|(line, _)| *line);
+    }
+
+    /// All faults in the order of their lines, as an error if there are any.
+    pub(super) fn into_result(mut self) -> Result<(), Self> {
+        self.sort();
+        if self.is_empty() { Ok(()) } else { Err(self) }
     }
 }

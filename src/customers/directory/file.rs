@@ -7,14 +7,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use csv::{ReaderBuilder, Trim};
 use serde_json::{Map, Value};
 
-use super::csv::record;
-use super::edit::{Change, ChangeError, ChangedRows, RowText, RowTexts, table_of};
+use super::csv::{fields, record};
+use super::edit::{Change, ChangeError, ChangedRows, RowText, table_of};
 use super::fault::Faults;
 use super::groups::GroupTable;
-use super::row::RowKind;
+use super::row::{RowKind, columns};
 use super::table::{CustomerTable, Format};
 use crate::files::{self, Stamp};
 use crate::ruleset::groups::COLUMNS;
@@ -115,9 +114,8 @@ impl WritableFile {
     }
 
     fn rows_of(&self, text: &str, groups: &GroupTable) -> Result<Vec<(u64, RowText)>, ChangeError> {
-        let mut read = RowTexts::new(RowKind::Credentials, groups.levels());
-        self.format.read(text, &mut read);
-        if read.faults.is_empty() { Ok(read.rows) } else { Err(self.refused(&read.faults)) }
+        let (rows, faults) = RowText::read(text, self.format, RowKind::Credentials, groups.levels());
+        if faults.is_empty() { Ok(rows) } else { Err(self.refused(&faults)) }
     }
 
     /// Checks whether the directory would accept this text.
@@ -179,7 +177,7 @@ impl WritableFile {
             None => String::new(),
         };
         let written = |row: &RowText| match self.format {
-            Format::Csv => csv_line(row, &columns),
+            Format::Csv => row.csv_line(&columns),
             Format::Yaml => format!("{indent}- {}\n", yaml_entry(row, levels)),
         };
         let mut edited = String::new();
@@ -255,14 +253,10 @@ fn index(line: u64) -> usize {
 /// Adds the columns to a CSV file that the changed rows need and its header, the line `first`, lacks. Returns all columns.
 fn with_columns(lines: &mut [String], first: usize, changed: &ChangedRows, levels: &[Arc<str>]) -> Vec<String> {
     let header = lines.get(first).map(|line| line.trim_start_matches(MARK)).unwrap_or_default();
-    let mut reader = ReaderBuilder::new();
-    let mut reader = reader.has_headers(false).trim(Trim::All).from_reader(header.as_bytes());
-    let header = reader.records().next().and_then(Result::ok).unwrap_or_default();
-    let mut columns: Vec<String> = header.iter().map(str::to_owned).collect();
-    let known = COLUMNS.into_iter().chain(levels.iter().map(|level| &**level));
-    let needed = |column: &&str| changed.after.iter().any(|row| !row.get(column).is_empty());
-    let missing: Vec<&str> =
-        known.filter(|known| !columns.iter().any(|column| column == known)).filter(needed).collect();
+    let mut there: Vec<String> = fields(header).iter().map(str::to_owned).collect();
+    let is_needed = |column: &&str| changed.after.iter().any(|row| !row.get(column).is_empty());
+    let missing = columns(levels).filter(|column| !there.iter().any(|there| there == column)).filter(is_needed);
+    let missing: Vec<&str> = missing.collect();
     for (position, line) in lines.iter_mut().enumerate().skip(first) {
         let end = line.trim_end_matches(['\r', '\n']).len();
         if !line.trim().is_empty() {
@@ -272,12 +266,8 @@ fn with_columns(lines: &mut [String], first: usize, changed: &ChangedRows, level
             line.insert_str(end, &more.collect::<String>());
         }
     }
-    columns.extend(missing.into_iter().map(str::to_owned));
-    columns
-}
-
-fn csv_line(row: &RowText, columns: &[String]) -> String {
-    record(columns.iter().map(|column| row.get(column))) + "\n"
+    there.extend(missing.into_iter().map(str::to_owned));
+    there
 }
 
 /// A row as an entry of a YAML list, on one line.

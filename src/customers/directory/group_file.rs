@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::edit::{RowText, RowTexts};
+use super::edit::RowText;
 use super::fault::{Fault, Faults};
 use super::groups::{GroupTable, ListedGroup};
 use super::intern::Interner;
@@ -21,9 +21,7 @@ impl GroupTable {
         reader: Arc<dyn OverridesReader>,
     ) -> Result<Self, Faults> {
         let mut table = Self::unlisted(levels);
-        let mut read = RowTexts::new(RowKind::Groups, &table.levels);
-        format.read(text, &mut read);
-        let RowTexts { rows, faults, .. } = read;
+        let (rows, faults) = RowText::read(text, format, RowKind::Groups, &table.levels);
         table.listed = Some(table.levels.iter().map(|_| HashMap::new()).collect());
         table.list(&rows, faults, Interner::new(reader)).map(|()| table)
     }
@@ -32,20 +30,16 @@ impl GroupTable {
     fn list(&mut self, texts: &[(u64, RowText)], mut faults: Faults, mut interner: Interner) -> Result<(), Faults> {
         let (mut rows, mut lines) = (Vec::new(), HashMap::new());
         for (line, text) in texts {
-            let row = text.row(&self.levels);
-            match self.position(&row) {
-                Ok(position) => rows.push((position, *line, row)),
-                Err(fault) => faults.add(*line, fault),
-            }
+            let row = text.row(*line, &self.levels);
+            rows.extend(faults.keep(*line, self.position(&row)).map(|position| (position, row)));
         }
-        rows.sort_by_key(|(position, ..)| *position);
-        for (position, line, row) in rows {
-            if let Some(first) = lines.insert((position, row.group), line) {
-                faults.add(line, Fault::RepeatedGroup(first));
+        rows.sort_by_key(|(position, _)| *position);
+        for (position, row) in rows {
+            if let Some(first) = lines.insert((position, row.group), row.line) {
+                faults.add(row.line, Fault::RepeatedGroup(first));
                 continue;
             }
-            let listed = self.group(position, &row, &mut interner).unwrap_or_else(|found| {
-                found.into_iter().for_each(|fault| faults.add(line, fault));
+            let listed = self.group(position, &row, &mut interner, &mut faults).unwrap_or_else(|| {
                 // list the group in spite of its faults: groups within it must not report an unknown group
                 let (level, name) = (row.level.into(), row.group.into());
                 let group = Arc::new(Group { level, name, plan: None, own: None, suspended: false });
@@ -55,13 +49,7 @@ impl GroupTable {
                 groups.insert(listed.group.name.clone(), listed);
             }
         }
-        match faults.is_empty() {
-            true => Ok(()),
-            false => {
-                faults.sort();
-                Err(faults)
-            }
-        }
+        faults.into_result()
     }
 
     /// The position of the level of a row's group.
@@ -70,19 +58,29 @@ impl GroupTable {
         if is_name(row.group) { Ok(position) } else { Err(Fault::BadGroupName(row.level.into())) }
     }
 
-    fn group(&self, position: usize, row: &Row<'_>, interner: &mut Interner) -> Result<ListedGroup, Vec<Fault>> {
-        let level = self.levels.get(position).ok_or_else(|| vec![Fault::BadLevel])?;
-        let outer = self.levels.iter().zip(&row.groups).skip(position);
-        if let Some((of, _)) = outer.into_iter().find(|(_, name)| !name.is_empty()) {
-            return Err(vec![Fault::NotOuter { level: Arc::clone(level), of: Arc::clone(of) }]);
-        }
-        let outer = self.resolve(&row.groups, true).map_err(|fault| vec![fault])?;
-        let inherited = outer.as_ref().and_then(Groups::plan);
-        let terms = interner.terms(row, inherited)?;
-        let (level, name) = (Arc::clone(level), row.group.into());
+    /// The group of a row at the level with this position; its faults are added to `faults`.
+    fn group(
+        &self,
+        position: usize,
+        row: &Row<'_>,
+        interner: &mut Interner,
+        faults: &mut Faults,
+    ) -> Option<ListedGroup> {
+        let outer = faults.keep(row.line, self.outer(position, row))?;
+        let terms = interner.terms(row, outer.as_ref().and_then(Groups::plan), faults)?;
+        let (level, name) = (row.level.into(), row.group.into());
         let (plan, own, suspended) = (terms.plan, terms.own.clone(), terms.suspended);
         let outer = outer.map(|Groups(outer)| outer).unwrap_or_default();
-        Ok(ListedGroup { group: Arc::new(Group { level, name, plan, own, suspended }), outer })
+        Some(ListedGroup { group: Arc::new(Group { level, name, plan, own, suspended }), outer })
+    }
+
+    /// The groups that a row's group, at the level with this position, belongs to.
+    fn outer(&self, position: usize, row: &Row<'_>) -> Result<Option<Groups>, Fault> {
+        let levels = self.levels.iter().zip(&row.groups).skip(position);
+        if let Some((of, _)) = levels.into_iter().find(|(_, name)| !name.is_empty()) {
+            return Err(Fault::NotOuter { level: row.level.into(), of: Arc::clone(of) });
+        }
+        self.resolve(&row.groups, true)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Keeps a single copy of terms and rules that several customers share.
+//! Makes customers of rows, and keeps a single copy of the terms and rules that several customers share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 use jiff::tz::TimeZone;
 
-use super::fault::Fault;
+use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
 use super::row::Row;
 use crate::algorithm::Rule;
+use crate::customers::Customer;
 use crate::ruleset::PlanId;
 use crate::ruleset::groups::Groups;
 use crate::ruleset::overrides::{Override, Overrides, OverridesReader, ZonedRules};
@@ -34,6 +35,8 @@ pub(super) struct Interner {
     zones: HashMap<Arc<str>, Option<Arc<ZonedRules>>>,
     /// Groups by [`Row::groups_key`], for one table of groups.
     groups: HashMap<Box<[u8]>, Arc<Groups>>,
+    /// The name of the last customer: rows of one customer often follow each other.
+    last_name: Option<Arc<str>>,
     /// The number of terms that were in use after the last sweep.
     used: usize,
     /// The number of groups that were in use after the last sweep.
@@ -48,32 +51,65 @@ impl Interner {
             rules: HashSet::new(),
             zones: HashMap::new(),
             groups: HashMap::new(),
+            last_name: None,
             used: 0,
             used_groups: 0,
         }
     }
 
-    /// The terms of a row, if they were read before.
-    pub(super) fn known(&self, row: &Row<'_>, inherited: Option<PlanId>) -> Option<Arc<CustomerTerms>> {
-        self.terms.get(row.terms_key(inherited).as_slice()).map(Arc::clone)
+    /// The terms of a customer's row, and the customer if the rest of the row is valid, too. The faults of the row are added
+    /// to `faults`.
+    pub(super) fn customer(
+        &mut self,
+        row: &Row<'_>,
+        table: &GroupTable,
+        faults: &mut Faults,
+    ) -> Option<(Arc<CustomerTerms>, Option<Customer>)> {
+        let groups = faults.keep(row.line, self.groups(row, table));
+        let inherited = groups.as_ref().and_then(|groups| groups.as_ref()?.plan());
+        let terms = self.terms(row, inherited, faults);
+        if groups.is_some() && terms.as_ref().is_some_and(|terms| terms.plan.is_none()) {
+            faults.add(row.line, Fault::EmptyField("plan"));
+        }
+        let name = faults.keep(row.line, row.name());
+        let (terms, name) = (terms?, name?);
+        let valid_until = faults.keep(row.line, row.valid_until(terms.zone.as_ref()));
+        let customer = groups.zip(valid_until).zip(terms.plan).map(|((groups, valid_until), plan)| {
+            let name = match &self.last_name {
+                Some(last) if **last == *name => Arc::clone(last),
+                _ => Arc::clone(self.last_name.insert(name.into())),
+            };
+            let suspended = terms.suspended || groups.as_ref().is_some_and(|groups| groups.suspended());
+            Customer { name, plan, own: terms.own.clone(), groups, valid_until, suspended }
+        });
+        Some((terms, customer))
     }
 
-    /// The terms of a row of a customer or of a group, or all their faults. A row without a plan gets the `inherited` plan.
-    pub(super) fn terms(&mut self, row: &Row<'_>, inherited: Option<PlanId>) -> Result<Arc<CustomerTerms>, Vec<Fault>> {
-        if let Some(known) = self.known(row, inherited) {
-            return Ok(known);
+    /// The terms of a row of a customer or of a group; its faults are added to `faults`. A row without a plan gets the
+    /// `inherited` plan.
+    pub(super) fn terms(
+        &mut self,
+        row: &Row<'_>,
+        inherited: Option<PlanId>,
+        faults: &mut Faults,
+    ) -> Option<Arc<CustomerTerms>> {
+        let key = row.terms_key(inherited);
+        if let Some(known) = self.terms.get(key.as_slice()) {
+            return Some(Arc::clone(known));
         }
-        let mut faults = Vec::new();
-        let plan = keep(self.plan(row).map(|plan| plan.or(inherited)), &mut faults);
-        let zone = keep(self.zone(row), &mut faults);
-        let suspended = keep(row.suspended(), &mut faults);
-        let (Some(plan), Some(zone), Some(suspended)) = (plan, zone, suspended) else {
-            return Err(faults);
-        };
-        let own = self.own(row, plan, zone.as_ref())?;
+        // a further fault would only be counted, and formatting its message takes long
+        if faults.is_full() {
+            faults.more = faults.more.saturating_add(1);
+            return None;
+        }
+        let plan = faults.keep(row.line, self.plan(row));
+        let zone = faults.keep(row.line, self.zone(row));
+        let suspended = faults.keep(row.line, row.suspended());
+        let (plan, zone, suspended) = (plan?.or(inherited), zone?, suspended?);
+        let own = self.own(row, plan, zone.as_ref(), faults)?;
         let terms = Arc::new(CustomerTerms { plan, zone, own, suspended });
-        self.terms.insert(row.terms_key(inherited).into(), Arc::clone(&terms));
-        Ok(terms)
+        self.terms.insert(key.into(), Arc::clone(&terms));
+        Some(terms)
     }
 
     fn plan(&self, row: &Row<'_>) -> Result<Option<PlanId>, Fault> {
@@ -95,20 +131,22 @@ impl Interner {
         row: &Row<'_>,
         plan: Option<PlanId>,
         zone: Option<&TimeZone>,
-    ) -> Result<Option<Arc<Overrides>>, Vec<Fault>> {
+        faults: &mut Faults,
+    ) -> Option<Option<Arc<Overrides>>> {
         let level = Some(row.level).filter(|level| !level.is_empty());
         let read = match row.overrides.is_empty() {
             true => Ok(Vec::new()),
             false => self.reader.terms(level, plan, zone, row.overrides),
         };
-        let mut limits = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
+        let invalid = |all: Vec<_>| all.into_iter().for_each(|one| faults.add(row.line, Fault::Overrides(one)));
+        let mut limits = read.map_err(invalid).ok()?;
         for (_, term) in &mut limits {
             if let Override::Rule(rule) = term {
                 *rule = Arc::clone(self.rules.get_or_insert_with(&*rule, Arc::clone));
             }
         }
         let zone = zone.and_then(|zone| self.zoned_rules(zone));
-        Ok((!limits.is_empty() || zone.is_some()).then(|| Arc::new(Overrides { limits, zone })))
+        Some((!limits.is_empty() || zone.is_some()).then(|| Arc::new(Overrides { limits, zone })))
     }
 
     /// The rules in a time zone; `None` where no rule depends on it.
@@ -163,9 +201,4 @@ impl Interner {
         self.rules.retain(|rule| Arc::strong_count(rule) > 1);
         self.used = self.terms.len();
     }
-}
-
-/// The value that was read; a fault goes to `faults`.
-fn keep<T>(read: Result<T, Fault>, faults: &mut Vec<Fault>) -> Option<T> {
-    read.map_err(|fault| faults.push(fault)).ok()
 }

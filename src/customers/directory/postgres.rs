@@ -14,6 +14,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::spawn_blocking;
 
 use super::builder::MergeError;
+use super::csv::fields;
 use super::edit::{Change, ChangeError, ChangedRows, RowText, table_of};
 use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
@@ -262,13 +263,9 @@ impl KnownRows {
 /// The name of the customer on a line that is not the header.
 fn customer_on(text: &str, line: u64) -> String {
     let position = usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1);
-    let [header, row] = [0, position].map(|position| {
-        let line = text.lines().nth(position).unwrap_or_default();
-        let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line.as_bytes());
-        reader.records().next().and_then(Result::ok).unwrap_or_default()
-    });
+    let [header, row] = [0, position].map(|position| fields(text.lines().nth(position).unwrap_or_default()));
     let column = header.iter().position(|name| name == "customer");
-    let name = column.and_then(|column| row.get(column)).unwrap_or_default().trim();
+    let name = column.and_then(|column| row.get(column)).unwrap_or_default();
     if is_name(name) { name.to_owned() } else { format!("(in row {position})") }
 }
 

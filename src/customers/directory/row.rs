@@ -1,4 +1,4 @@
-//! One row of a directory, field by field.
+//! One row of a directory as it is read, field by field.
 
 use std::sync::Arc;
 
@@ -6,28 +6,16 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
-use super::fault::{Fault, Faults, MAX_NAME};
+use super::credential::digest_of;
+use super::fault::{Fault, MAX_NAME};
 use crate::ruleset::PlanId;
-use crate::ruleset::groups::MOST_LEVELS;
+use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::units::Nanos;
 
 /// A byte that never occurs in UTF-8.
 const SEPARATOR: u8 = 0xff;
-
-/// A receiver of rows while a text is read.
-pub(super) trait RowSink {
-    /// The kind of the rows.
-    fn content(&self) -> RowKind;
-
-    /// The levels of groups, the outermost first.
-    fn levels(&self) -> &[Arc<str>];
-
-    /// Takes the row that begins on `line`.
-    fn add(&mut self, line: u64, row: &Row<'_>);
-
-    /// All faults so far.
-    fn faults(&mut self) -> &mut Faults;
-}
+/// The maximum number of [`columns`].
+pub(super) const MOST_COLUMNS: usize = COLUMNS.len() + MOST_LEVELS;
 
 /// The kind of the rows of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,6 +58,8 @@ pub(super) enum RowSet {
 /// The fields of a row; empty if not given.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row<'t> {
+    /// The line on which the row begins, from 1.
+    pub(super) line: u64,
     pub(super) credential: &'t str,
     pub(super) customer: &'t str,
     pub(super) level: &'t str,
@@ -84,6 +74,20 @@ pub(super) struct Row<'t> {
 }
 
 impl<'t> Row<'t> {
+    /// A row of these fields, in the order of [`columns`].
+    pub(super) fn new(line: u64, fields: [&'t str; MOST_COLUMNS]) -> Self {
+        let [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups @ ..] =
+            fields;
+        Self { line, credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups }
+    }
+
+    /// The fields, in the order of [`columns`].
+    pub(super) fn fields(&self) -> impl Iterator<Item = &'t str> {
+        let Self { credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, .. } = *self;
+        let own = [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended];
+        own.into_iter().chain(self.groups)
+    }
+
     /// A key that only rows with the same terms share; `inherited` is the plan of rows that name none.
     pub(super) fn terms_key(&self, inherited: Option<PlanId>) -> Vec<u8> {
         let inherited = inherited.filter(|_| self.plan.is_empty()).map_or(usize::MAX, |PlanId(plan)| plan);
@@ -102,6 +106,14 @@ impl<'t> Row<'t> {
         let position = levels.iter().position(|level| **level == *name);
         let place = position.and_then(|position| self.groups.get_mut(position));
         place.map(|place| *place = group).is_some()
+    }
+
+    /// The SHA-256 of the credential.
+    pub(super) fn digest(&self) -> Result<[u8; 32], Fault> {
+        match self.credential {
+            "" => Err(Fault::EmptyField("credential")),
+            credential => digest_of(credential.as_bytes()).ok_or(Fault::BadHash),
+        }
     }
 
     /// The customer's name.
@@ -142,6 +154,11 @@ impl<'t> Row<'t> {
         };
         Ok(end.and_then(|end: Timestamp| Timestamp::from_microsecond(end.as_microsecond()).ok()))
     }
+}
+
+/// The names of all columns: those of every file, and then the levels of groups.
+pub(super) fn columns(levels: &[impl AsRef<str>]) -> impl Iterator<Item = &str> {
+    COLUMNS.into_iter().chain(levels.iter().map(AsRef::as_ref))
 }
 
 /// The end of a day; `None` for the last representable day.

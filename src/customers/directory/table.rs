@@ -13,7 +13,7 @@ use super::fault::Faults;
 use super::groups::GroupTable;
 use super::index::{Changes, CredentialIndex, Entry};
 use super::intern::Interner;
-use super::row::{RowSet, RowSink};
+use super::row::{Row, RowKind, RowSet};
 use super::{csv, yaml};
 use crate::customers::Customer;
 use crate::ruleset::key::sha256;
@@ -32,11 +32,19 @@ pub enum Format {
 }
 
 impl Format {
-    pub(super) fn read(self, text: &str, rows: &mut impl RowSink) {
+    /// Reads the rows of a file of this `kind`, whose groups are of these `levels`. Calls `take` for each row, with all faults
+    /// so far; rows that cannot be read are faults. Returns all faults.
+    pub(super) fn read(
+        self,
+        text: &str,
+        kind: RowKind,
+        levels: &[Arc<str>],
+        take: impl FnMut(&Row<'_>, &mut Faults),
+    ) -> Faults {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         match self {
-            Self::Csv => csv::read(text, rows),
-            Self::Yaml => yaml::read(text, rows),
+            Self::Csv => csv::read(text, kind, levels, take),
+            Self::Yaml => yaml::read(text, kind, levels, take),
         }
     }
 }
@@ -76,26 +84,27 @@ impl CustomerTable {
     /// Reads the new `text` of the file, whose customers belong to `groups`. If the text has any fault, nothing changes.
     /// Requests use the old index until the new one is complete.
     pub fn update(&self, text: &str, groups: &GroupTable) -> Result<Changes, Faults> {
-        self.replace(text, groups, |builder| builder.finish().map(|index| (index, ()))).map(|(changes, ())| changes)
+        self.replace(text, groups, |builder, faults| Ok((builder.finish(faults)?, ()))).map(|(changes, ())| changes)
     }
 
     /// Merges the rows in `text`, whose customers belong to `groups`. The credential of a row with a fault keeps its old
     /// customer. Returns the changes and the faults. After an error nothing changes.
     pub(super) fn merge(&self, text: &str, rows: RowSet, groups: &GroupTable) -> Result<(Changes, Faults), MergeError> {
-        self.replace(text, groups, |builder| builder.finish_with_faults(text, rows))
+        self.replace(text, groups, |builder, faults| builder.finish_with_faults(text, rows, faults))
     }
 
     fn replace<T, E>(
         &self,
         text: &str,
         groups: &GroupTable,
-        finish: impl FnOnce(DirectoryBuilder<'_>) -> Result<(CredentialIndex, T), E>,
+        finish: impl FnOnce(DirectoryBuilder<'_>, Faults) -> Result<(CredentialIndex, T), E>,
     ) -> Result<(Changes, T), E> {
         let mut interner = self.interner.lock();
         let before = self.index.load_full();
         let mut builder = DirectoryBuilder::new(&self.hashes, &before, &mut interner, groups);
-        self.format.read(text, &mut builder);
-        let finished = finish(builder);
+        let take = |row: &Row<'_>, faults: &mut Faults| builder.add(row, faults);
+        let faults = self.format.read(text, RowKind::Credentials, groups.levels(), take);
+        let finished = finish(builder, faults);
         interner.forget_groups();
         let (index, more) = finished?;
         let changes = before.changes_to(&index);

@@ -1,12 +1,13 @@
 //! YAML files of customers and groups, for small numbers of them that are edited by hand.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_yaml::Value;
 
-use super::fault::Fault;
-use super::row::{Row, RowKind, RowSink};
+use super::fault::{Fault, Faults};
+use super::row::{Row, RowKind};
 
 /// One credential with its customer, or one group.
 #[derive(Default, Deserialize)]
@@ -24,10 +25,15 @@ struct Entry {
     groups: BTreeMap<String, String>,
 }
 
-/// Reads `text` into `rows`.
-pub(super) fn read(text: &str, rows: &mut impl RowSink) {
-    let content = rows.content();
-    let expected = match content {
+/// Reads the rows of `text`; see [`Format::read`](super::table::Format::read).
+pub(super) fn read(
+    text: &str,
+    kind: RowKind,
+    levels: &[Arc<str>],
+    mut take: impl FnMut(&Row<'_>, &mut Faults),
+) -> Faults {
+    let mut faults = Faults::default();
+    let expected = match kind {
         RowKind::Credentials => "credential: ..., customer: ..., plan: ...",
         RowKind::Groups => "level: ..., group: ..., plan: ...",
     };
@@ -36,26 +42,27 @@ pub(super) fn read(text: &str, rows: &mut impl RowSink) {
         Err(error) => {
             // the library's own message may quote a value, which may be a credential
             let line = error.location().map_or(1, |location| location.line());
-            return rows.faults().add(u64::try_from(line).unwrap_or(u64::MAX), Fault::MalformedYaml(expected));
+            faults.add(u64::try_from(line).unwrap_or(u64::MAX), Fault::MalformedYaml(expected));
+            return faults;
         }
     };
-    let levels = rows.levels().to_vec();
     // a JSON list, which is also YAML, has all its entries on one line
     for (line, entry) in entry_lines(text).chain(std::iter::repeat(1)).zip(entries) {
         let overrides = match &entry.overrides {
             Value::Null => Some(String::new()),
             value => serde_json::to_string(value).ok(),
         };
-        let Some(overrides) = overrides.filter(|_| entry.fits(content)) else {
-            rows.faults().add(line, Fault::MalformedYaml(expected));
+        let Some(overrides) = overrides.filter(|_| entry.fits(kind)) else {
+            faults.add(line, Fault::MalformedYaml(expected));
             continue;
         };
-        let mut row = entry.row(&overrides);
-        match entry.groups.iter().all(|(level, group)| row.set_group(&levels, level, group)) {
-            true => rows.add(line, &row),
-            false => rows.faults().add(line, Fault::UnknownLevel),
+        let mut row = entry.row(line, &overrides);
+        match entry.groups.iter().all(|(level, group)| row.set_group(levels, level, group)) {
+            true => take(&row, &mut faults),
+            false => faults.add(line, Fault::UnknownLevel),
         }
     }
+    faults
 }
 
 /// The numbers of the lines on which the entries of a list begin: those with a dash at the indent of the first one.
@@ -80,9 +87,9 @@ pub(super) fn overrides_as_json(text: &str) -> serde_json::Value {
 
 impl Entry {
     /// Whether the entry has the required fields of such a file, and none of the other kind.
-    fn fits(&self, content: RowKind) -> bool {
+    fn fits(&self, kind: RowKind) -> bool {
         let Self { credential, customer, level, group, valid_until, .. } = self;
-        match content {
+        match kind {
             RowKind::Credentials => (credential.is_some() && customer.is_some()) && level.is_none() && group.is_none(),
             RowKind::Groups => {
                 (level.is_some() && group.is_some())
@@ -92,9 +99,10 @@ impl Entry {
     }
 
     /// The row, without its groups.
-    fn row<'e>(&'e self, overrides: &'e str) -> Row<'e> {
+    fn row<'e>(&'e self, line: u64, overrides: &'e str) -> Row<'e> {
         let text = |text: &'e Option<String>| text.as_deref().unwrap_or_default();
         Row {
+            line,
             credential: text(&self.credential),
             customer: text(&self.customer),
             level: text(&self.level),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::customers::Customer;
-use crate::customers::directory::fault::Fault;
+use crate::customers::directory::fault::{Fault, Faults};
 use crate::customers::directory::groups::GroupTable;
 use crate::customers::directory::intern::Interner;
 use crate::customers::directory::row::Row;
@@ -44,22 +44,12 @@ pub(super) fn read(text: &[u8], interner: &mut Interner, table: &GroupTable) -> 
         suspended: if value.suspended == Some(true) { "true" } else { "" },
         ..Row::default()
     };
-    interner.forget_if_grown();
-    let first = |faults: Vec<Fault>| faults.first().map(Fault::to_string).unwrap_or_default();
-    let says = |fault: Fault| fault.to_string();
     let mut named = value.groups.iter().flatten().map(|(level, group)| (level, group.as_deref().unwrap_or_default()));
     if !named.all(|(level, group)| row.set_group(table.levels(), level, group)) {
-        return Err(says(Fault::UnknownLevel));
+        return Err(Fault::UnknownLevel.to_string());
     }
-    let groups = interner.groups(&row, table).map_err(says)?;
-    let inherited = groups.as_ref().and_then(|groups| groups.plan());
-    let terms = interner.terms(&row, inherited).map_err(first)?;
-    Ok(Customer {
-        name: row.name().map_err(says)?.into(),
-        plan: terms.plan.ok_or_else(|| says(Fault::EmptyField("plan")))?,
-        own: terms.own.clone(),
-        suspended: terms.suspended || groups.as_ref().is_some_and(|groups| groups.suspended()),
-        groups,
-        valid_until: row.valid_until(terms.zone.as_ref()).map_err(says)?,
-    })
+    interner.forget_if_grown();
+    let mut faults = Faults::default();
+    let read = interner.customer(&row, table, &mut faults).and_then(|(_, customer)| customer);
+    read.ok_or_else(|| faults.faults.first().map(|(_, fault)| fault.to_string()).unwrap_or_default())
 }

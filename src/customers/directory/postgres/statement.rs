@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
+use super::super::row::{RowKind, columns};
 use crate::ruleset::groups::COLUMNS;
 
 /// The column with the time of a row's last change.
 pub(super) const UPDATED_AT: &str = "updated_at";
-/// The columns that the query must give.
-const REQUIRED: [&str; 3] = ["credential", "customer", "plan"];
 /// The SQL format of times, in UTC.
 const MOMENT: &str = r#"'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"#;
 
@@ -31,21 +30,21 @@ impl Statements {
     /// The statements for a `query` with these columns, some of which may be `levels` of groups.
     ///
     /// Errors: the fault of the columns.
-    pub(super) fn new(query: &str, columns: &[Column<'_>], levels: &[Arc<str>]) -> Result<Self, String> {
+    pub(super) fn new(query: &str, given: &[Column<'_>], levels: &[Arc<str>]) -> Result<Self, String> {
+        let kind = RowKind::Credentials;
         let (mut names, mut values, mut updated_at) = (Vec::new(), Vec::new(), None);
-        for (name, of) in columns {
-            let is_level = levels.iter().any(|level| **level == **name);
+        for (name, of) in given {
             match *name {
                 UPDATED_AT => updated_at = Some(moment_type(of)?),
                 name if names.contains(&name) => return Err(format!("the query returns the column `{name}` twice")),
-                name if is_level || (COLUMNS.contains(&name) && !matches!(name, "level" | "group")) => {
+                name if columns(levels).any(|known| known == name) && kind.takes(name) => {
                     names.push(name);
                     values.push(value(name, of)?);
                 }
                 _ => return Err(unknown(name, levels)),
             }
         }
-        if let Some(missing) = REQUIRED.iter().find(|required| !names.contains(required)) {
+        if let Some(missing) = COLUMNS.iter().find(|column| kind.requires(column) && !names.contains(column)) {
             return Err(format!("the query returns no column `{missing}`"));
         }
         let newest = updated_at.map_or(
@@ -109,7 +108,7 @@ fn moment_type(of: &Type) -> Result<&'static str, String> {
 }
 
 fn unknown(name: &str, levels: &[Arc<str>]) -> String {
-    let known = COLUMNS.into_iter().filter(|column| !matches!(*column, "level" | "group"));
+    let known = COLUMNS.into_iter().filter(|column| RowKind::Credentials.takes(column));
     let known: Vec<&str> = known.chain([UPDATED_AT]).chain(levels.iter().map(|level| &**level)).collect();
     format!("the query returns a column `{name}`, which is none of {}", known.join(", "))
 }
