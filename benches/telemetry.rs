@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 use std::hint::black_box;
+use std::sync::Arc;
 
 use criterion::{Criterion, Throughput};
 use tollgate::charge::{Charge, DecisionSource, Enforcement, RuleRef};
@@ -48,7 +49,7 @@ fn ruleset(routes: usize, limits: usize) -> Ruleset {
 struct Subject {
     telemetry: Telemetry,
     meters: Meters,
-    ruleset: Ruleset,
+    ruleset: Arc<Ruleset>,
     store: LocalStore,
     binding: Binding,
     now: Nanos,
@@ -57,7 +58,7 @@ struct Subject {
 impl Subject {
     fn new(routes: usize, limits: usize) -> Self {
         let telemetry = Telemetry::new().expect("names are in order");
-        let ruleset = ruleset(routes, limits);
+        let ruleset = Arc::new(ruleset(routes, limits));
         let meters = Meters::new(&telemetry, &ruleset);
         let store = LocalStore::new();
         let binding = store.bind(&tollgate::gateway::active_config::limit_specs(&ruleset));
@@ -80,7 +81,7 @@ impl Subject {
         self.meters.route(Some(route)).start();
         let (charges, verdict) = self.charged();
         self.meters.observe_decision(DecisionSource::Local, Nanos::new(900));
-        self.meters.observe_verdict(&self.ruleset, route, |_| plan, &charges, &verdict);
+        self.meters.observe_verdict(route, |_| plan, &charges, &verdict);
         self.meters.observe_upstream(UpstreamId(0), Nanos::new(700_000));
         self.meters.route(Some(route)).finish(200, Nanos::new(800_000));
         self.meters.route(Some(route)).end();

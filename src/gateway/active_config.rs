@@ -31,7 +31,7 @@ const FIELD_OVERHEAD: usize = 32;
 /// A ruleset with everything that belongs to it. A request holds one from start to end; it is never modified.
 pub struct ActiveConfig {
     /// The compiled configuration.
-    pub ruleset: Ruleset,
+    pub ruleset: Arc<Ruleset>,
     /// The customers and their credentials.
     pub directory: Arc<Directory>,
     /// The groups that customers may belong to.
@@ -130,6 +130,7 @@ impl ActiveConfig {
             }));
         }
         let hashers = ruleset.hashers(hasher);
+        let ruleset = Arc::new(ruleset);
         let meters = Meters::new(telemetry, &ruleset);
         let queues_before: HashMap<&str, &Queue> = before
             .iter()

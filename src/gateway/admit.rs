@@ -278,7 +278,7 @@ async fn decide(
     let Some(route) = context.route else { return Ok(None) };
     let active = Rc::clone(&context.active);
     if context.bypassed {
-        active.meters.observe_bypass(&active.ruleset, route, context.plan);
+        active.meters.observe_bypass(route, context.plan);
     }
     if resolved_charges.charges.is_empty() {
         charging::refund_early(context);
@@ -339,7 +339,7 @@ pub(super) async fn conclude(
     // a ban decides which limit denies, and for how long
     bans::record_denials(context, now);
     let plan_of = |position| context.plan_of(position);
-    active.meters.observe_verdict(&active.ruleset, route, plan_of, &context.charges, &context.verdict);
+    active.meters.observe_verdict(route, plan_of, &context.charges, &context.verdict);
     match context.verdict.outcome {
         Decision::Deny(_) => Err(Answer::Limited),
         Decision::Admit { wait: Nanos::ZERO } => {

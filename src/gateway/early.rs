@@ -122,7 +122,7 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     }
     charge_candidate(context, now).await;
     bans::record_denials(context, now);
-    active.meters.observe_verdict(ruleset, id, |_| context.plan, &context.charges, &context.verdict);
+    active.meters.observe_verdict(id, |_| context.plan, &context.charges, &context.verdict);
     denials::record(context, route, &facts, &Caller::UNKNOWN);
     Err(Answer::Limited)
 }

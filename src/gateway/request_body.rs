@@ -125,7 +125,7 @@ async fn charge_batch(context: &RequestContext, mut part: PartCharges) -> Result
     active.meters.observe_decision(receipt.source, gateway.clock.now().saturating_sub(at));
     match (receipt.failed_closed.and_then(|position| part.charges.get(position)), context.route) {
         (Some(refused), Some(route)) => {
-            active.meters.observe_refusal(&active.ruleset, route, context.plan, LimitId(refused.limit));
+            active.meters.observe_refusal(route, context.plan, LimitId(refused.limit));
             Err(Answer::StoreUnavailable)
         }
         _ => Ok(ChargedPart { part, charged: receipt.charged, at }),
@@ -186,7 +186,7 @@ impl ChargedPart {
             return Ok(());
         };
         let verdict = Verdict::new(&active.ruleset, &charges, &charged);
-        active.meters.observe_verdict(&active.ruleset, route, |_| context.plan, &charges, &verdict);
+        active.meters.observe_verdict(route, |_| context.plan, &charges, &verdict);
         let (Decision::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
         if let Some((index, _, charged)) = self.denied().nth(tightest)
             && let Some(measurement) = cost_meter.measurements.get(index)

@@ -294,7 +294,7 @@ impl RequestContext {
             Admission::None => return,
             Admission::Pending => return self.refund_all(now),
             Admission::PartlyCharged { at, route } => {
-                active.meters.observe_verdict(&active.ruleset, route, |_| self.plan, &self.charges, &self.verdict);
+                active.meters.observe_verdict(route, |_| self.plan, &self.charges, &self.verdict);
                 at
             }
             Admission::Passed { at } => {

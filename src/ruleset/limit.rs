@@ -147,6 +147,12 @@ impl Limit {
         }
     }
 
+    /// The parameters for each plan that the limit applies to, and for requests without a plan.
+    pub fn plan_rules(&self) -> impl Iterator<Item = (Option<PlanId>, &Rule)> {
+        let plans = (0..self.plans.len()).map(|plan| Some(PlanId(plan))).chain([None]);
+        plans.filter_map(|plan| Some((plan, self.plan_rule(plan)?)))
+    }
+
     /// The fields of the request's body on which the limit depends.
     pub fn body_fields(&self) -> impl Iterator<Item = &FieldPath> {
         let in_key = self.key.parts.iter().filter_map(|part| match part {

@@ -331,7 +331,7 @@ impl Reloader {
         let work = move || {
             // dropping a large configuration takes a while
             drop(gone);
-            let rulesets: Vec<&Ruleset> = kept.iter().map(|active| &active.ruleset).collect();
+            let rulesets: Vec<&Ruleset> = kept.iter().map(|active| &*active.ruleset).collect();
             telemetry.retain(&rulesets);
             history.retain(&rulesets);
         };

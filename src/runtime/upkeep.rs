@@ -70,7 +70,7 @@ impl Upkeep {
                 known = offset;
             }
             let active = gateway.active.load_full();
-            history.take_sample(&active.meters, &active.ruleset, now);
+            history.take_sample(&active.meters, now);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::charge::{Consistency, Mode, Sharing};
 use crate::ruleset::Ruleset;
-use crate::telemetry::meters::{each_plan, plan_name};
+use crate::telemetry::meters::plan_name;
 use crate::telemetry::{Samples, names};
 
 impl Samples {
@@ -11,9 +11,9 @@ impl Samples {
     pub fn push_configured(&mut self, ruleset: &Ruleset) {
         for limit in ruleset.limits.iter().filter(|limit| limit.candidate_of.is_none()) {
             self.push_count(&names::LIMIT_MODE, &[&limit.name, word(limit.mode)], true);
-            for plan in each_plan(ruleset) {
-                let Some(policy) = limit.plan_rule(plan).map(|rule| rule.policy()) else { continue };
-                let labels = [limit.name.as_str(), plan_name(&ruleset.plans, plan)];
+            for (plan, rule) in limit.plan_rules() {
+                let policy = rule.policy();
+                let labels = [limit.name.as_str(), plan_name(ruleset, plan)];
                 self.push_count(&names::LIMIT_BURST, &labels, policy.quota);
                 if let Some(window) = policy.window {
                     self.push(&names::LIMIT_RATE, &labels, policy.quota as f64 / window.as_secs_f64());

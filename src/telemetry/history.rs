@@ -78,8 +78,8 @@ impl RequestRate {
 }
 
 impl History {
-    /// Takes a look at the meters of `ruleset` at `now`.
-    pub fn take_sample(&self, meters: &Meters, ruleset: &Ruleset, now: Nanos) {
+    /// Takes a look at `meters` at `now`.
+    pub fn take_sample(&self, meters: &Meters, now: Nanos) {
         let mut kept = self.0.lock();
         let Samples { samples, number, last_totals, routes, limits, .. } = &mut *kept;
         *number = number.saturating_add(1);
@@ -89,7 +89,7 @@ impl History {
             samples.pop_front();
         }
         let is_first = samples.len() == 1;
-        meters.totals(ruleset, |total| {
+        meters.totals(|total| {
             let counts = counts_of(&total);
             let (names, meter) = names_of(&total);
             let before = last_totals.entry(meter).or_insert(LastTotals { names, totals: RequestTotals::default() });

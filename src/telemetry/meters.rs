@@ -1,9 +1,11 @@
 //! The resolved metric handles of one ruleset, on which its requests count.
 
+use std::sync::Arc;
+
 use prometheus::IntCounter;
 
 use crate::algorithm::{Decision, Denial};
-use crate::charge::{Charge, ChargeSource, DecisionSource, OnStoreDown};
+use crate::charge::{Charge, ChargeSource, DecisionSource};
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
@@ -22,6 +24,7 @@ pub use route::RouteMeters;
 pub use totals::{RequestTotals, Total};
 
 use grid::{Grid, LazyMetric};
+use route::Outcomes;
 
 /// The share of a quota from which a key counts as near its limit.
 const NEAR: f64 = 0.8;
@@ -33,8 +36,7 @@ const MOST_PREPARED: usize = 10_000;
 /// Handles for every route, limit and plan of one ruleset.
 pub struct Meters {
     telemetry: Telemetry,
-    labels: Vec<LimitLabels>,
-    plan_names: Vec<String>,
+    ruleset: Arc<Ruleset>,
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
     upstreams: Vec<HotHistogram>,
@@ -46,26 +48,6 @@ pub struct Meters {
     costs_invalid: Vec<Option<IntCounter>>,
     /// The durations of decisions, by the position of their source.
     decisions: [HotHistogram; DecisionSource::ALL.len()],
-}
-
-/// The labels of a limit's series, and the properties that say which series the limit has.
-#[derive(Debug)]
-struct LimitLabels {
-    limit: String,
-    /// The outcome of a request over the limit.
-    over: &'static str,
-    /// Whether the limit delays requests.
-    delays: bool,
-    /// How the limit treats requests while the store is unavailable, if gateways share its states.
-    without_store: Option<OnStoreDown>,
-    /// Whether costs are settled by responses.
-    settles: bool,
-    /// Whether the limit bans keys.
-    bans: bool,
-    /// The limit's `warn_at` marks, in percent.
-    warn_at: Vec<u8>,
-    /// The limit that this candidate is compared with; a candidate has no outcomes of its own.
-    candidate_of: Option<LimitId>,
 }
 
 /// The decisions of a limit and its candidate on the same requests: by the limit's decision, then by the candidate's.
@@ -91,7 +73,7 @@ struct LimitMeters {
 
 impl Meters {
     /// The meters of requests under `ruleset`.
-    pub fn new(telemetry: &Telemetry, ruleset: &Ruleset) -> Self {
+    pub fn new(telemetry: &Telemetry, ruleset: &Arc<Ruleset>) -> Self {
         let plans = ruleset.plans.len().saturating_add(1);
         let routes = ruleset.matcher.all().iter();
         let costs_invalid = ruleset.limits.iter().map(|limit| {
@@ -100,8 +82,7 @@ impl Meters {
         });
         let meters = Self {
             telemetry: telemetry.clone(),
-            labels: ruleset.limits.iter().map(LimitLabels::new).collect(),
-            plan_names: ruleset.plans.clone(),
+            ruleset: Arc::clone(ruleset),
             routes: routes
                 .map(|route| RouteMeters::new(telemetry, &route.name, Grid::new(route.limits.len(), plans)))
                 .collect(),
@@ -119,14 +100,14 @@ impl Meters {
         };
         let pairs: usize = ruleset.matcher.all().iter().map(|route| route.limits.len().saturating_add(1)).sum();
         if pairs.saturating_mul(plans) <= MOST_PREPARED && meters.limits.len() <= MOST_PREPARED {
-            meters.prepare(ruleset);
+            meters.prepare();
         }
         meters
     }
 
     /// Creates all series that are to be expected, so that they begin at zero.
-    fn prepare(&self, ruleset: &Ruleset) {
-        for upstream in &ruleset.upstreams {
+    fn prepare(&self) {
+        for upstream in &self.ruleset.upstreams {
             if upstream.ejection.is_some() {
                 self.telemetry.upstream_ejections.with_label_values(&[&upstream.name]);
             }
@@ -134,17 +115,16 @@ impl Meters {
                 self.telemetry.upstream_refused.with_label_values(&[&upstream.name]);
             }
         }
-        for (route, meters) in ruleset.matcher.all().iter().zip(&self.routes) {
-            meters.prepare_duration();
-            for (place, limit) in route.limits.iter().enumerate() {
-                let (limit, label) = (&ruleset.limits[limit.0], &self.labels[limit.0]);
-                for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
-                    meters.outcomes(label, self.plan_name(plan), place, plan);
+        for (id, route) in self.ruleset.matcher.all().iter().enumerate() {
+            self.route(Some(RouteId(id))).prepare_duration();
+            for limit in &route.limits {
+                for (plan, _) in self.ruleset.limits[limit.0].plan_rules() {
+                    self.outcomes(RouteId(id), *limit, plan);
                 }
             }
         }
-        for (id, limit) in ruleset.limits.iter().enumerate() {
-            for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
+        for (id, limit) in self.ruleset.limits.iter().enumerate() {
+            for (plan, _) in limit.plan_rules() {
                 self.limit(LimitId(id), plan);
                 self.comparison(LimitId(id), plan);
             }
@@ -196,10 +176,8 @@ impl Meters {
     }
 
     /// A request was refused because the decision of `limit` cannot be known.
-    pub fn observe_refusal(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>, limit: LimitId) {
-        let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == limit);
-        let (Some(place), Some(label)) = (place, self.labels.get(limit.0)) else { return };
-        if let Some(outcomes) = self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan) {
+    pub fn observe_refusal(&self, route: RouteId, plan: Option<PlanId>, limit: LimitId) {
+        if let Some(outcomes) = self.outcomes(route, limit, plan) {
             outcomes.error_denied.get().inc();
         }
     }
@@ -207,13 +185,12 @@ impl Meters {
     /// Counts the outcome of a request under each limit of its route; `plan_of` gives the plan of the charge at a position.
     pub fn observe_verdict(
         &self,
-        ruleset: &Ruleset,
         route: RouteId,
         plan_of: impl Fn(usize) -> Option<PlanId>,
         charges: &[Charge],
         verdict: &Verdict,
     ) {
-        for (position, live) in verdict.candidate_comparisons(ruleset) {
+        for (position, live) in verdict.candidate_comparisons(&self.ruleset) {
             let standing = &verdict.standings[position];
             if let Some(CandidateComparison(counters)) = self.comparison(standing.limit, plan_of(position)) {
                 counters[word_of(live)][word_of(standing.decision)].inc();
@@ -221,11 +198,7 @@ impl Meters {
         }
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
             let (plan, reported) = (plan_of(position), verdict.tightest == Some(position));
-            let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == standing.limit);
-            let label = &self.labels[standing.limit.0];
-            let outcomes =
-                place.and_then(|place| self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan));
-            if let Some(outcomes) = outcomes {
+            if let Some(outcomes) = self.outcomes(route, standing.limit, plan) {
                 outcomes.count(verdict, standing.decision, charge, reported);
             }
             if let Some(limit) = self.limit(standing.limit, plan) {
@@ -236,18 +209,11 @@ impl Meters {
 
     /// Counts a request that is exempt from the limits of its route. The plan of a preflight is unknown: it counts for every
     /// limit that applies to any plan.
-    pub fn observe_bypass(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>) {
-        for (place, id) in ruleset.matcher.route(route).limits.iter().enumerate() {
-            let limit = &ruleset.limits[id.0];
-            let exempt = match plan {
-                Some(_) => applies(limit, plan),
-                None => each_plan(ruleset).any(|plan| applies(limit, plan)),
-            };
-            if !exempt {
-                continue;
-            }
-            let label = &self.labels[id.0];
-            if let Some(outcomes) = self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan) {
+    pub fn observe_bypass(&self, route: RouteId, plan: Option<PlanId>) {
+        for id in &self.ruleset.matcher.route(route).limits {
+            let limit = &self.ruleset.limits[id.0];
+            let is_exempt = limit.plan_rule(plan).is_some() || plan.is_none() && limit.plan_rules().next().is_some();
+            if is_exempt && let Some(outcomes) = self.outcomes(route, *id, plan) {
                 outcomes.bypassed.get().inc();
             }
         }
@@ -292,34 +258,34 @@ impl Meters {
         }
     }
 
+    /// The outcomes of requests of `route` and `plan` under a limit of the route.
+    fn outcomes(&self, route: RouteId, limit: LimitId, plan: Option<PlanId>) -> Option<&Outcomes> {
+        let place = self.ruleset.matcher.route(route).limits.iter().position(|id| *id == limit)?;
+        let (limit, meters) = (self.live(limit)?, self.route(Some(route)));
+        let make = || Outcomes::new(&self.telemetry, &meters.name, limit, plan_name(&self.ruleset, plan));
+        meters.outcomes.get(place, plan, make)
+    }
+
     fn limit(&self, limit: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
-        let label = self.labels.get(limit.0).filter(|label| label.candidate_of.is_none())?;
-        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, label, self.plan_name(plan)))
+        let live = self.live(limit)?;
+        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, live, plan_name(&self.ruleset, plan)))
     }
 
     fn comparison(&self, candidate: LimitId, plan: Option<PlanId>) -> Option<&CandidateComparison> {
-        let live = &self.labels.get(self.labels.get(candidate.0)?.candidate_of?.0)?.limit;
-        self.candidates.get(candidate.0, plan, || CandidateComparison::new(&self.telemetry, live, self.plan_name(plan)))
+        let live = self.live(self.ruleset.limits.get(candidate.0)?.candidate_of?)?;
+        let plan_name = plan_name(&self.ruleset, plan);
+        self.candidates.get(candidate.0, plan, || CandidateComparison::new(&self.telemetry, &live.name, plan_name))
     }
 
-    fn plan_name(&self, plan: Option<PlanId>) -> &str {
-        plan_name(&self.plan_names, plan)
+    /// The limit `limit`; `None` for a candidate, which has no series of its own.
+    fn live(&self, limit: LimitId) -> Option<&Limit> {
+        self.ruleset.limits.get(limit.0).filter(|limit| limit.candidate_of.is_none())
     }
 }
 
 /// The name of a plan, as a label.
-pub(super) fn plan_name(plans: &[String], plan: Option<PlanId>) -> &str {
-    plan.and_then(|plan| plans.get(plan.0)).map_or(NO_PLAN, String::as_str)
-}
-
-/// Every plan, then `None` for requests without a plan.
-pub(super) fn each_plan(ruleset: &Ruleset) -> impl Iterator<Item = Option<PlanId>> {
-    (0..ruleset.plans.len()).map(|plan| Some(PlanId(plan))).chain([None])
-}
-
-/// Whether a limit applies to a plan: only series that can count are created from the start.
-fn applies(limit: &Limit, plan: Option<PlanId>) -> bool {
-    limit.plan_rule(plan).is_some()
+pub(super) fn plan_name(ruleset: &Ruleset, plan: Option<PlanId>) -> &str {
+    plan.and_then(|plan| ruleset.plans.get(plan.0)).map_or(NO_PLAN, String::as_str)
 }
 
 /// The outcome of a request over this limit, as a label.
@@ -332,6 +298,16 @@ const fn over(limit: &Limit) -> &'static str {
     }
 }
 
+/// Whether the limit delays requests.
+const fn delays(limit: &Limit) -> bool {
+    matches!(limit.over_limit, OverLimit::Delay { .. })
+}
+
+/// Whether the limit bans keys.
+const fn bans(limit: &Limit) -> bool {
+    limit.ban.is_some() && limit.enforces()
+}
+
 /// The decisions of a limit, as labels.
 const WORDS: [&str; 3] = ["admitted", "delayed", "denied"];
 
@@ -341,23 +317,6 @@ const fn word_of(decision: Decision) -> usize {
         Decision::Admit { wait: Nanos::ZERO } => 0,
         Decision::Admit { .. } => 1,
         Decision::Deny(_) => 2,
-    }
-}
-
-// === impl LimitLabels ===
-
-impl LimitLabels {
-    fn new(limit: &Limit) -> Self {
-        Self {
-            limit: limit.name.clone(),
-            over: over(limit),
-            delays: matches!(limit.over_limit, OverLimit::Delay { .. }),
-            without_store: limit.mode.on_store_down(),
-            settles: limit.cost.is_in_response(),
-            bans: limit.ban.is_some() && limit.enforces(),
-            warn_at: limit.warn_at.clone(),
-            candidate_of: limit.candidate_of,
-        }
     }
 }
 
@@ -374,20 +333,19 @@ impl CandidateComparison {
 // === impl LimitMeters ===
 
 impl LimitMeters {
-    fn new(telemetry: &Telemetry, limit: &LimitLabels, plan: &str) -> Self {
-        let name = limit.limit.as_str();
+    fn new(telemetry: &Telemetry, limit: &Limit, plan: &str) -> Self {
+        let (name, settles) = (limit.name.as_str(), limit.cost.is_in_response());
         let warning = |at: &u8| (*at, telemetry.limit_warnings.with_label_values(&[name, plan, &at.to_string()]));
         Self {
             tokens_admitted: telemetry.limit_tokens.with_label_values(&[name, plan, "admitted"]),
-            tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, limit.over]),
-            tokens_refunded: LazyMetric::new(&telemetry.limit_tokens, &[name, plan, "refunded"])
-                .expected(limit.settles),
-            tokens_debited: LazyMetric::new(&telemetry.limit_tokens, &[name, plan, "debited"]).expected(limit.settles),
+            tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, over(limit)]),
+            tokens_refunded: LazyMetric::new(&telemetry.limit_tokens, &[name, plan, "refunded"]).expected(settles),
+            tokens_debited: LazyMetric::new(&telemetry.limit_tokens, &[name, plan, "debited"]).expected(settles),
             near: telemetry.limit_near.with_label_values(&[name, plan]),
-            bans: LazyMetric::new(&telemetry.limit_bans, &[name, plan]).expected(limit.bans),
+            bans: LazyMetric::new(&telemetry.limit_bans, &[name, plan]).expected(bans(limit)),
             warnings: limit.warn_at.iter().map(warning).collect(),
             utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
-            wait: LazyMetric::new(&telemetry.limit_wait, &[name]).expected(limit.delays),
+            wait: LazyMetric::new(&telemetry.limit_wait, &[name]).expected(delays(limit)),
             retry_after: telemetry.limit_retry_after.with_label_values(&[name]),
         }
     }

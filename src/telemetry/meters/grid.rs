@@ -36,11 +36,12 @@ impl<T> Grid<T> {
         Some(value.get_or_init(make))
     }
 
-    /// The values that were made, each with its row and the position of its plan; no plan has the position after the last.
-    pub(super) fn made(&self) -> impl Iterator<Item = (usize, usize, &T)> {
+    /// The values that were made, each with its row and its plan.
+    pub(super) fn made(&self) -> impl Iterator<Item = (usize, Option<PlanId>, &T)> {
         let rows = self.rows.iter().enumerate().filter_map(|(number, row)| Some((number, row.get()?)));
         rows.flat_map(|(number, row)| {
-            row.iter().enumerate().filter_map(move |(plan, value)| Some((number, plan, value.get()?)))
+            let plans = (0..row.len().saturating_sub(1)).map(|plan| Some(PlanId(plan))).chain([None]);
+            plans.zip(row).filter_map(move |(plan, value)| Some((number, plan, value.get()?)))
         })
     }
 }

@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 
 use crate::algorithm::Decision;
 use crate::charge::{Charge, ChargeSource, OnStoreDown};
-use crate::ruleset::PlanId;
+use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::Verdict;
 use crate::telemetry::Telemetry;
-use crate::telemetry::meters::LimitLabels;
 use crate::telemetry::meters::grid::{Grid, LazyMetric};
-use crate::telemetry::meters::totals::RequestTotals;
+use crate::telemetry::meters::totals::{RequestTotals, Total};
+use crate::telemetry::meters::{bans, delays, over};
 use crate::telemetry::striped::{HotCounter, HotGauge, HotHistogram};
 use crate::units::Nanos;
 
@@ -18,14 +18,14 @@ const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The meters of one route.
 pub struct RouteMeters {
-    name: String,
+    pub(super) name: String,
     telemetry: Telemetry,
     /// The counter of the first status code that occurred; it links to the others.
     codes: OnceLock<Box<CodeCounter>>,
     durations: [OnceLock<HotHistogram>; 5],
     in_flight: HotGauge,
     /// The outcomes by the limit's position among the route's limits, and by plan.
-    outcomes: Grid<Outcomes>,
+    pub(super) outcomes: Grid<Outcomes>,
 }
 
 /// How often responses had a status code. A linked list, because there are few codes: every request reads them, and few
@@ -108,61 +108,35 @@ impl RouteMeters {
         }
     }
 
-    /// The route's name.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Passes each status and its number of responses to `each`.
-    pub(super) fn each_answer(&self, mut each: impl FnMut(u16, u64)) {
+    /// Passes the number of responses with each status to `each`.
+    pub(super) fn each_answer(&self, each: &mut impl FnMut(Total<'_>)) {
         let mut place = &self.codes;
         while let Some(at) = place.get() {
-            each(at.code, at.counter.get());
+            each(Total::Answers { route: &self.name, code: at.code, count: at.counter.get() });
             place = &at.next;
         }
-    }
-
-    /// Passes the outcomes under each limit to `each`, with the limit's place and the position of the plan.
-    pub(super) fn each_outcome(&self, mut each: impl FnMut(usize, usize, RequestTotals)) {
-        for (place, plan, outcomes) in self.outcomes.made() {
-            each(place, plan, outcomes.counts());
-        }
-    }
-
-    /// The outcomes for the limit at `place` and for `plan`, whose labels come from `limit` and `plan_name`; `None` for a
-    /// candidate.
-    pub(super) fn outcomes(
-        &self,
-        limit: &LimitLabels,
-        plan_name: &str,
-        place: usize,
-        plan: Option<PlanId>,
-    ) -> Option<&Outcomes> {
-        if limit.candidate_of.is_some() {
-            return None;
-        }
-        self.outcomes.get(place, plan, || Outcomes::new(&self.telemetry, &self.name, limit, plan_name))
     }
 }
 
 // === impl Outcomes ===
 
 impl Outcomes {
-    fn new(telemetry: &Telemetry, route: &str, limit: &LimitLabels, plan: &str) -> Self {
-        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.limit, plan, outcome]);
-        let late = |outcome| LazyMetric::new(&telemetry.limit_requests, &[route, &limit.limit, plan, outcome]);
+    pub(super) fn new(telemetry: &Telemetry, route: &str, limit: &Limit, plan: &str) -> Self {
+        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.name, plan, outcome]);
+        let late = |outcome| LazyMetric::new(&telemetry.limit_requests, &[route, &limit.name, plan, outcome]);
+        let without_store = limit.mode.on_store_down();
         Self {
             admitted: outcome("admitted"),
-            delayed: late("delayed").expected(limit.delays),
-            over: outcome(limit.over),
-            banned: late("banned").expected(limit.bans),
+            delayed: late("delayed").expected(delays(limit)),
+            over: outcome(over(limit)),
+            banned: late("banned").expected(bans(limit)),
             bypassed: late("bypassed"),
-            error_admitted: late("error_admitted").expected(limit.without_store == Some(OnStoreDown::Allow)),
-            error_denied: late("error_denied").expected(limit.without_store == Some(OnStoreDown::Deny)),
+            error_admitted: late("error_admitted").expected(without_store == Some(OnStoreDown::Allow)),
+            error_denied: late("error_denied").expected(without_store == Some(OnStoreDown::Deny)),
         }
     }
 
-    fn counts(&self) -> RequestTotals {
+    pub(super) fn counts(&self) -> RequestTotals {
         let late = |counter: &LazyMetric<HotCounter>| counter.made().map_or(0, HotCounter::get);
         RequestTotals {
             admitted: self.admitted.get(),

@@ -1,9 +1,6 @@
 //! The totals of the meters so far, from which rates are computed.
 
-use crate::ruleset::Ruleset;
-use crate::ruleset::limit::Limit;
-use crate::telemetry::meters::Meters;
-use crate::telemetry::names::NO_PLAN;
+use crate::telemetry::meters::{Meters, plan_name};
 
 /// The number of requests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,20 +81,21 @@ impl RequestTotals {
 }
 
 impl Meters {
-    /// Passes all totals to `each`; `ruleset` is the ruleset of these meters.
-    pub fn totals(&self, ruleset: &Ruleset, mut each: impl FnMut(Total<'_>)) {
-        self.no_route.each_answer(|code, count| each(Total::Answers { route: self.no_route.name(), code, count }));
-        for (route, meters) in ruleset.matcher.all().iter().zip(&self.routes) {
-            meters.each_answer(|code, count| each(Total::Answers { route: &route.name, code, count }));
-            meters.each_outcome(|place, plan, counts| {
-                let Some((id, label)) = route.limits.get(place).and_then(|id| Some((id, self.labels.get(id.0)?)))
-                else {
-                    return;
-                };
-                let plan = self.plan_names.get(plan).map_or(NO_PLAN, String::as_str);
-                let (limit, denies) = (label.limit.as_str(), ruleset.limits.get(id.0).is_some_and(Limit::enforces));
-                each(Total::Outcomes { route: &route.name, limit, plan, denies, counts });
-            });
+    /// Passes all totals to `each`.
+    pub fn totals(&self, mut each: impl FnMut(Total<'_>)) {
+        self.no_route.each_answer(&mut each);
+        for (route, meters) in self.ruleset.matcher.all().iter().zip(&self.routes) {
+            meters.each_answer(&mut each);
+            for (place, plan, outcomes) in meters.outcomes.made() {
+                let limit = &self.ruleset.limits[route.limits[place].0];
+                each(Total::Outcomes {
+                    route: &route.name,
+                    limit: &limit.name,
+                    plan: plan_name(&self.ruleset, plan),
+                    denies: limit.enforces(),
+                    counts: outcomes.counts(),
+                });
+            }
         }
     }
 }
