@@ -4,14 +4,14 @@
 //! of each since the last look is kept by these names, so that a reload interrupts no curve: a meter that new handles have
 //! not counted on yet reads 0, which adds nothing and lowers nothing.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use parking_lot::Mutex;
 
 use crate::ruleset::Ruleset;
 use crate::telemetry::meters::{Meters, RequestTotals, Total};
-use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
+use crate::telemetry::series::NamedSeries;
 use crate::units::Nanos;
 
 /// The number of samples that are kept, one a second.
@@ -37,8 +37,8 @@ struct Samples {
 /// The highest totals of one meter.
 #[derive(Debug)]
 struct LastTotals {
-    /// Hashes of the names without which there is no such meter.
-    names: [u64; 2],
+    /// The labels of the meter that come from the configuration.
+    labels: Vec<(&'static str, String)>,
     totals: RequestTotals,
 }
 
@@ -91,9 +91,8 @@ impl History {
         let is_first = samples.len() == 1;
         meters.totals(|total| {
             let counts = counts_of(&total);
-            let (names, meter) = names_of(&total);
-            let before = last_totals.entry(meter).or_insert(LastTotals { names, totals: RequestTotals::default() });
-            let before = &mut before.totals;
+            let new = || LastTotals { labels: labels_of(&total), totals: RequestTotals::default() };
+            let before = &mut last_totals.entry(hash_of(&total)).or_insert_with(new).totals;
             let increase = counts.since(*before);
             *before = before.most(counts);
             if is_first || increase == RequestTotals::default() {
@@ -120,16 +119,11 @@ impl History {
     /// Forgets the totals of meters that no ruleset of `rulesets` has, after [`super::Telemetry::retain`]: they begin at 0 if
     /// they come back.
     pub fn retain(&self, rulesets: &[&Ruleset]) {
-        let mut known = HashSet::from([route_limit(NO_ROUTE, ""), hash_of(NO_PLAN)]);
-        for ruleset in rulesets {
-            known.extend(ruleset.plans.iter().map(|plan| hash_of(plan.as_str())));
-            for route in ruleset.matcher.all() {
-                let limits = route.limits.iter().filter_map(|id| ruleset.limits.get(id.0));
-                let limits = limits.map(|limit| limit.name.as_str()).chain([""]);
-                known.extend(limits.map(|limit| route_limit(&route.name, limit)));
-            }
-        }
-        self.0.lock().last_totals.retain(|_, last| last.names.iter().all(|name| known.contains(name)));
+        let wanted = NamedSeries::of(rulesets);
+        self.0.lock().last_totals.retain(|_, last| {
+            let labels = last.labels.iter().map(|(label, name)| (*label, name.as_str()));
+            wanted.has(&labels.collect())
+        });
     }
 
     /// The traffic of the route of this name: responses, and the requests that limits denied or delayed.
@@ -204,23 +198,20 @@ fn counts_of(total: &Total<'_>) -> RequestTotals {
     }
 }
 
-/// The hashes of the names without which there is no such meter, and the hash of all its names.
-fn names_of(total: &Total<'_>) -> ([u64; 2], u64) {
-    match total {
-        Total::Answers { route, code, .. } => ([route_limit(route, ""), hash_of(NO_PLAN)], hash_of(&(route, code))),
-        Total::Outcomes { route, limit, plan, .. } => {
-            ([route_limit(route, limit), hash_of(*plan)], hash_of(&(route, limit, plan)))
-        }
-    }
+fn labels_of(total: &Total<'_>) -> Vec<(&'static str, String)> {
+    let labels = match *total {
+        Total::Answers { route, .. } => vec![("route", route)],
+        Total::Outcomes { route, limit, plan, .. } => vec![("route", route), ("limit", limit), ("plan", plan)],
+    };
+    labels.into_iter().map(|(label, name)| (label, name.to_owned())).collect()
 }
 
-/// The hash of a limit of a route, or of the route alone.
-fn route_limit(route: &str, limit: &str) -> u64 {
-    hash_of(&(route, limit))
-}
-
-fn hash_of(name: &(impl Hash + ?Sized)) -> u64 {
+/// The hash of all names of a meter.
+fn hash_of(total: &Total<'_>) -> u64 {
     let mut hash = DefaultHasher::new();
-    name.hash(&mut hash);
+    match total {
+        Total::Answers { route, code, .. } => (route, code).hash(&mut hash),
+        Total::Outcomes { route, limit, plan, .. } => (route, limit, plan).hash(&mut hash),
+    }
     hash.finish()
 }
