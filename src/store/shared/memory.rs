@@ -116,6 +116,8 @@ impl StateCache {
 impl CachedState {
     fn predict(&self, part: &ChargePart, now: Nanos) -> Charged {
         let rule = part.rule();
+        // Redis's clock has passed this time, though the estimate of its time may be too early by a part of a call's duration
+        let now = now.max(self.at);
         match &self.state {
             KeyState::State(state) => Charged {
                 decision: rule.decide(state.clone(), part.cost, now).0,
@@ -163,6 +165,18 @@ impl CachedState {
 mod tests {
     use super::*;
     use crate::store::shared::fallback::test_part;
+
+    #[test]
+    fn the_last_tokens_are_not_denied_by_a_clock_that_seems_to_be_before_the_last_charge() {
+        let part = ChargePart { cost: 60, ..test_part() };
+        let memory = StateCache::new();
+        let (at, early) = (Nanos::from_secs(10), Nanos::new(9_995_000_000));
+        let rest = part.rule().policy().quota - part.cost;
+        memory.remember(&part, KeyState::State(part.rule().debit(None, rest, at)), at);
+        assert!(memory.denial(&part, early).is_none());
+        memory.remember(&part, KeyState::State(part.rule().debit(None, rest + 1, at)), at);
+        assert!(memory.denial(&part, early).is_some());
+    }
 
     #[test]
     fn a_denial_is_repeated_until_its_end_once_it_was_confirmed_and_no_tokens_come_back() {
