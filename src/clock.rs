@@ -4,6 +4,10 @@
 //! suspended. People and other programs use the wall clock, which can be set at any moment; its offset from the steady
 //! time is measured again and again.
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -133,6 +137,46 @@ fn since_boot() -> Nanos {
     let time = clock_gettime(ClockId::Boottime);
     let part = |part: i64| u64::try_from(part).unwrap_or_default();
     Nanos::from_secs(part(time.tv_sec)).saturating_add(Nanos::new(part(time.tv_nsec)))
+}
+
+/// The time of one worker thread. It is read whenever a task of the worker is polled and after each decision, and stands still
+/// in between: a reading takes a good part of the time of a decision in memory.
+pub struct WorkerClock {
+    clock: Arc<dyn Clock>,
+    now: Cell<Nanos>,
+}
+
+impl WorkerClock {
+    /// A worker's clock that reads `clock`.
+    pub fn new(clock: Arc<dyn Clock>) -> Rc<Self> {
+        let now = Cell::new(clock.now());
+        Rc::new(Self { clock, now })
+    }
+
+    /// The steady time when it was last read.
+    pub fn now(&self) -> Nanos {
+        self.now.get()
+    }
+
+    /// The wall clock's time at that moment.
+    pub fn wall(&self) -> Nanos {
+        self.clock.wall_at(self.now.get())
+    }
+
+    /// Reads the steady time.
+    pub fn tick(&self) -> Nanos {
+        self.now.set(self.clock.now());
+        self.now.get()
+    }
+
+    /// The result of `task`. Reads the time whenever the task is polled.
+    pub async fn run<T: Future>(&self, mut task: Pin<&mut T>) -> T::Output {
+        poll_fn(|context| {
+            self.tick();
+            task.as_mut().poll(context)
+        })
+        .await
+    }
 }
 
 /// A clock whose time the caller sets, for simulations and tests.

@@ -46,7 +46,7 @@ use respond::Answer;
 use spans::Spans;
 use usage_sums::UsageSums;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, WorkerClock};
 use crate::fields::Fields;
 use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::listener::{ListenerConfig, Peer};
@@ -98,6 +98,7 @@ pub struct WorkerGateway(Rc<WorkerState>);
 
 struct WorkerState {
     gateway: Gateway,
+    time: Rc<WorkerClock>,
     /// The configuration in force, and what it is compared with.
     config: RefCell<(WorkerConfig, LatestConfig)>,
 }
@@ -107,11 +108,16 @@ struct WorkerState {
 type LatestConfig = Cache<Arc<ArcSwap<ActiveConfig>>, Arc<ActiveConfig>>;
 
 impl WorkerGateway {
-    /// Creates the view of `gateway` that one worker uses.
-    pub fn new(gateway: Gateway) -> Self {
+    /// Creates the view of `gateway` that one worker uses, whose time is `time`.
+    pub fn new(gateway: Gateway, time: Rc<WorkerClock>) -> Self {
         let mut latest = Cache::new(Arc::clone(&gateway.active));
         let current = Rc::new(Arc::clone(latest.load()));
-        Self(Rc::new(WorkerState { gateway, config: RefCell::new((current, latest)) }))
+        Self(Rc::new(WorkerState { gateway, time, config: RefCell::new((current, latest)) }))
+    }
+
+    /// The worker's time, by which it decides.
+    pub fn time(&self) -> &WorkerClock {
+        &self.0.time
     }
 
     /// The configuration in force.

@@ -184,7 +184,7 @@ fn resolve(
     let chosen = match counted {
         Some(upstream) => {
             let (pool, hash) = (&active.pools[upstream.0], context.attempts.balance_hash(upstream));
-            Some(attempts::choose(pool, (&[], hash), context.gateway.clock.now())?)
+            Some(attempts::choose(pool, (&[], hash), context.gateway.time().now())?)
         }
         None => None,
     };
@@ -295,7 +295,7 @@ async fn charge(
     ResolvedCharges { charges, cost_meter, .. }: &mut ResolvedCharges,
 ) -> Result<Nanos, Answer> {
     let active = Rc::clone(&context.active);
-    let now = context.gateway.clock.now();
+    let now = context.gateway.time().now();
     if charging::deny_banned(context, charges, now) {
         return Ok(now);
     }
@@ -370,7 +370,7 @@ pub(super) async fn wait_for(
     QueueWait { wait, places }: QueueWait,
     context: &mut RequestContext,
 ) -> Result<(), Answer> {
-    let now = context.gateway.clock.now();
+    let now = context.gateway.time().now();
     let left = context.timing().due.map_or(Nanos::MAX, |due| due.saturating_sub(now));
     tokio::time::sleep(wait.min(left).to_duration()).await;
     failpoint("waiting");
@@ -378,7 +378,7 @@ pub(super) async fn wait_for(
         return Err(Answer::UpstreamTimeout);
     }
     drop(places);
-    context.admission = Admission::Passed { at: context.gateway.clock.now() };
+    context.admission = Admission::Passed { at: context.gateway.time().now() };
     Ok(())
 }
 

@@ -16,7 +16,7 @@ fn pool(context: &RequestContext) -> Option<&Pool> {
 
 /// The next destination of the request: the node that was chosen when it was charged, or one that was not tried yet.
 pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, Answer> {
-    let now = context.gateway.clock.now();
+    let now = context.gateway.time().now();
     let UpstreamAttempts { chosen, tried, .. } = &mut context.attempts;
     let charged = chosen.take().filter(|chosen| !tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance)));
     let pool = pool(context).ok_or(Answer::NoHealthyNode)?;
@@ -62,7 +62,7 @@ async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<Up
     let active = Rc::clone(&context.active);
     let Some(pool) = context.upstream().and_then(|upstream| active.pools.get(upstream.0)) else { return Ok(()) };
     let upstream = &pool.upstream;
-    let (now, due) = (context.gateway.clock.now(), context.timing().due);
+    let (now, due) = (context.gateway.time().now(), context.timing().due);
     let patience = upstream.timeouts.pending.min(due.map_or(Nanos::MAX, |due| due.saturating_sub(now)));
     let passed = matches!(context.admission, Admission::Passed { .. });
     if passed {
@@ -78,12 +78,12 @@ async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<Up
         active.meters.upstream_full(&upstream.name);
         if passed {
             // the response tells the client what is left after the refund
-            context.refund_as_failed(context.gateway.clock.now());
+            context.refund_as_failed(context.gateway.time().now());
         }
         return Err(Answer::UpstreamFull);
     }
     if passed {
-        context.admission = Admission::Passed { at: context.gateway.clock.now() };
+        context.admission = Admission::Passed { at: context.gateway.time().now() };
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ fn record_result(context: &RequestContext, is_success: bool) {
     if pool.upstream.ejection.is_none() {
         return;
     }
-    if let Some(time) = pool.record_result(&chosen.instance, is_success, context.gateway.clock.now()) {
+    if let Some(time) = pool.record_result(&chosen.instance, is_success, context.gateway.time().now()) {
         let (upstream, node) = (&pool.upstream.name, chosen.instance.name());
         tracing::warn!(upstream, node, seconds = time.as_secs_f64(), "upstream node is ejected: its requests fail");
         context.active.meters.upstream_ejected(upstream);
@@ -113,7 +113,7 @@ pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError)
         ConnectError::TimedOut => Answer::UpstreamTimeout,
         ConnectError::Failed(_) => Answer::UpstreamFailed,
     };
-    let now = context.gateway.clock.now();
+    let now = context.gateway.time().now();
     record_result(context, false);
     let chosen = context.attempts.chosen.take();
     let Some((pool, chosen)) = pool(context).zip(chosen) else { return Err(answer) };
@@ -135,7 +135,7 @@ pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError)
 /// Notes that the upstream has sent the head of the response, and returns the present time.
 pub(super) fn record_response(context: &mut RequestContext, status: u16) -> Nanos {
     record_result(context, status < 500);
-    let now = context.gateway.clock.now();
+    let now = context.gateway.time().now();
     context.attempts.is_answered = true;
     if let Some(upstream) = context.upstream() {
         context.active.meters.observe_upstream(upstream, now.saturating_sub(context.attempts.chosen_at));

@@ -77,7 +77,7 @@ async fn charge_remaining(context: &mut RequestContext, charges: &mut [Charge], 
 /// checked, and lets no request pass in this case.
 pub(super) fn observe(context: &mut RequestContext, route: RouteId, receipt: &Receipt) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
-    let took = context.gateway.clock.now().saturating_sub(context.charged_at);
+    let took = context.gateway.time().tick().saturating_sub(context.charged_at);
     active.meters.observe_decision(receipt.source, took);
     context.decision_source = Some(receipt.source);
     let Some(position) = receipt.failed_closed else { return Ok(()) };
@@ -111,7 +111,7 @@ pub(super) fn refund_early(context: &mut RequestContext) {
     if context.charges.is_empty() {
         return;
     }
-    let now = context.gateway.clock.now();
+    let now = context.gateway.time().now();
     PriorCharges::take(context, now).refund_except(&[]);
 }
 

@@ -32,7 +32,7 @@ pub async fn identify(
 ) -> Result<Identity, Answer> {
     let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
     let lookup = active.lookup(&gateway.clock);
-    if let Some(known) = identify::identify_cached(&active.ruleset, facts, lookup) {
+    if let Some(known) = identify::identify_cached(&active.ruleset, facts, lookup, gateway.time()) {
         return known;
     }
     if has_early_limits(&active, route) {
@@ -107,7 +107,7 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     if charges.is_empty() {
         return Ok(());
     }
-    let now = context.gateway.clock.now();
+    let now = context.gateway.time().now();
     if !deny_banned(context, &mut charges, now) {
         let receipt = context.gateway.store.charge(&active.binding, &mut charges, now).await;
         context.charged_at = now;

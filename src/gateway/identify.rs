@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderName;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, WorkerClock};
 use crate::customers::jwt::{Token, looks_like_token};
 use crate::customers::{Customer, Directory, TokenFault, TokenVerifier, Unavailable};
 use crate::fields::Fields;
@@ -53,19 +53,20 @@ pub async fn identify(
     apply_unknown_rule(rules, found)
 }
 
-/// The result of [`identify`], if it is known without a look-up: this asks no server and verifies no signature.
+/// The result of [`identify`] at `time`, if it is known without a look-up: this asks no server and verifies no signature.
 pub fn identify_cached(
     ruleset: &Ruleset,
     facts: &Facts<'_>,
-    CredentialLookup { directory, tokens, clock }: CredentialLookup<'_>,
+    CredentialLookup { directory, tokens, .. }: CredentialLookup<'_>,
+    time: &WorkerClock,
 ) -> Option<Result<Identity, Answer>> {
     let Some(rules) = &ruleset.customers else { return Some(Ok(Identity::Anonymous)) };
-    let wall = clock.wall();
+    let wall = time.wall();
     let found = match credential(rules, facts) {
         Err(answer) => return Some(Err(answer)),
         Ok(None) => return Some(anonymous(rules)),
         Ok(Some((_, Credential::Key(key)))) => {
-            let found = directory.find_cached(&key, clock.now())?.map_err(|Unavailable| Answer::DirectoryUnavailable);
+            let found = directory.find_cached(&key, time.now())?.map_err(|Unavailable| Answer::DirectoryUnavailable);
             found.and_then(|customer| in_force(customer, wall))
         }
         Ok(Some((_, Credential::Token(token)))) => match tokens {

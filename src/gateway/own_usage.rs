@@ -113,7 +113,7 @@ async fn report(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
         claims: identity.claims(),
         ..Resolved::default()
     };
-    let now = context.gateway.clock.now();
+    let now = context.gateway.time().now();
     let mut limits = Vec::new();
     for bucket in ruleset.buckets(facts, &resolved, &active.hashers) {
         limits.extend(line(context, bucket, now).await);

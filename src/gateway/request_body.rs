@@ -120,9 +120,9 @@ async fn charge(context: &mut RequestContext, due: PartCharges) -> Result<Nanos,
 /// Makes all charges of `part` or none.
 async fn charge_batch(context: &RequestContext, mut part: PartCharges) -> Result<ChargedPart, Answer> {
     let (active, gateway) = (&context.active, &context.gateway);
-    let at = gateway.clock.now();
+    let at = gateway.time().now();
     let receipt = gateway.store.charge(&active.binding, &mut part.charges, at).await;
-    active.meters.observe_decision(receipt.source, gateway.clock.now().saturating_sub(at));
+    active.meters.observe_decision(receipt.source, gateway.time().tick().saturating_sub(at));
     match (receipt.failed_closed.and_then(|position| part.charges.get(position)), context.route) {
         (Some(refused), Some(route)) => {
             active.meters.observe_refusal(route, context.plan, LimitId(refused.limit));

@@ -380,7 +380,7 @@ pub(super) fn is_logged(log: AccessLog, always: bool) -> bool {
 
 impl Drop for RequestContext {
     fn drop(&mut self) {
-        let now = self.gateway.clock.now();
+        let now = self.gateway.time().now();
         self.release(now);
         let unanswered = if std::thread::panicking() { INTERNAL_ERROR } else { CLIENT_GONE };
         let status = self.status.unwrap_or(unanswered);
@@ -397,7 +397,7 @@ mod tests {
 
     use super::*;
     use crate::charge::{Enforcement, RuleRef};
-    use crate::clock::SystemClock;
+    use crate::clock::{SystemClock, WorkerClock};
     use crate::gateway::active_config::{ActiveConfig, CompiledConfig};
     use crate::gateway::bans::Bans;
     use crate::gateway::crossings::Crossings;
@@ -446,7 +446,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             usage_sums: UsageSums::default(),
             spans: Spans::default(),
         };
-        WorkerGateway::new(Gateway::new(shared))
+        WorkerGateway::new(Gateway::new(shared), WorkerClock::new(Arc::new(SystemClock::new())))
     }
 
     /// A request that was charged, and whether it passed.
@@ -483,7 +483,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
         let shared = Gateway::clone(&gateway);
         let panicking = std::thread::scope(|scope| {
             let filter = scope.spawn(|| {
-                let gateway = WorkerGateway::new(shared);
+                let gateway = WorkerGateway::new(shared, WorkerClock::new(Arc::new(SystemClock::new())));
                 let (_context, passed) = charged(&gateway);
                 let (_denied, second) = charged(&gateway);
                 assert_eq!((passed, second), (true, false));

@@ -165,9 +165,9 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
     let mut fields = Fields::with_capacity(OWN_FIELDS, OWN_BYTES);
     fields.push("cache-control", "no-store");
     if let Some(context) = context {
-        // a denial follows the charge at once, so that it costs no look at the clock
+        // a denial tells what was left when the limits decided
         let is_at_once = *answer == Answer::Limited || context.charges.is_empty();
-        let now = if is_at_once { context.measured_at() } else { context.gateway.clock.now() };
+        let now = if is_at_once { context.measured_at() } else { context.gateway.time().now() };
         // the headroom of a limit that could not be checked, or whose charge is refunded, is unknown
         if !matches!(answer, Answer::StoreUnavailable | Answer::KeyElsewhere(_))
             && let Some(limits) = LimitFields::new(context, None, now)

@@ -1,59 +1,20 @@
 //! The single timer of a connection, which rings for the earliest of its deadlines.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Sleep, sleep};
 
-use crate::clock::Clock;
+use crate::clock::WorkerClock;
 use crate::units::Nanos;
 
 /// The error of a deadline that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the deadline has passed")]
 pub struct Elapsed;
-
-/// The time of one worker. It is read whenever a task of the worker is polled, and stands still during that poll.
-pub struct WorkerClock {
-    clock: Arc<dyn Clock>,
-    now: Cell<Nanos>,
-}
-
-impl WorkerClock {
-    /// A worker's clock that reads `clock`.
-    pub fn new(clock: Arc<dyn Clock>) -> Rc<Self> {
-        let now = Cell::new(clock.now());
-        Rc::new(Self { clock, now })
-    }
-
-    /// The time at which the running task was last polled.
-    pub fn now(&self) -> Nanos {
-        self.now.get()
-    }
-
-    /// The wall clock's time at that moment.
-    pub fn wall(&self) -> Nanos {
-        self.clock.wall_at(self.now.get())
-    }
-
-    /// The result of `task`. Reads the time whenever the task is polled.
-    pub async fn run<T: Future>(&self, mut task: Pin<&mut T>) -> T::Output {
-        poll_fn(|context| {
-            self.tick();
-            task.as_mut().poll(context)
-        })
-        .await
-    }
-
-    fn tick(&self) {
-        self.now.set(self.clock.now());
-    }
-}
 
 /// See the module's documentation.
 ///

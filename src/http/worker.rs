@@ -9,9 +9,8 @@ use super::idle::IdleConnections;
 use super::limiter::{ConnectionLimiter, ConnectionPermit, LimitReached};
 use super::pool::Pool;
 use super::service::Service;
-use super::timer::WorkerClock;
 use super::traffic::Traffic;
-use crate::clock::Clock;
+use crate::clock::WorkerClock;
 use crate::units::Nanos;
 
 /// The interval of the sweeps of kept connections.
@@ -30,8 +29,6 @@ pub struct Worker<S> {
 /// The state that all workers of a gateway share.
 #[derive(Clone)]
 pub struct EngineState {
-    /// The gateway's clock.
-    pub clock: Arc<dyn Clock>,
     /// The counts of requests, and whether connections stay open.
     pub traffic: Arc<Traffic>,
     /// The limits on the number of connections.
@@ -41,10 +38,9 @@ pub struct EngineState {
 }
 
 impl<S: Service> Worker<S> {
-    /// A worker for which `service` decides. It keeps at most `kept` idle HTTP/1.1 connections to upstreams.
-    pub fn new(service: S, shared: EngineState, kept: usize) -> Self {
-        let EngineState { clock, traffic, limiter, idle } = shared;
-        let clock = WorkerClock::new(clock);
+    /// A worker for which `service` decides, with its `clock`. It keeps at most `kept` idle HTTP/1.1 connections to upstreams.
+    pub fn new(service: S, clock: Rc<WorkerClock>, shared: EngineState, kept: usize) -> Self {
+        let EngineState { traffic, limiter, idle } = shared;
         Self { service, clock, traffic, limiter, idle, pool: RefCell::new(Pool::new(kept)) }
     }
 

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::accept_gate::AcceptGate;
 use super::listen::{AcceptsUntil, accept};
 use super::socket::{Acceptor, Socket};
+use crate::clock::WorkerClock;
 use crate::gateway::{Gateway, WorkerGateway};
 use crate::http::dispatch::{HandedOverConnection, Workers, accepted, receive};
 use crate::http::idle::IdleConnections;
@@ -49,7 +50,6 @@ impl WorkerThreads {
         kept: usize,
     ) -> Self {
         let shared = EngineState {
-            clock: Arc::clone(&gateway.clock),
             traffic: Arc::clone(&gateway.traffic),
             limiter: Arc::new(ConnectionLimiter::new(listeners)),
             idle: Arc::new(IdleConnections::new(listeners)),
@@ -91,7 +91,8 @@ impl Thread {
         let Self { number, sockets, received, workers, gateway, shared, gate, kept } = self;
         stripes::enter(number);
         let store = Arc::clone(&gateway.store);
-        let worker = Rc::new(Worker::new(WorkerGateway::new(gateway), shared, kept));
+        let clock = WorkerClock::new(Arc::clone(&gateway.clock));
+        let worker = Rc::new(Worker::new(WorkerGateway::new(gateway, Rc::clone(&clock)), clock, shared, kept));
         let acceptors: io::Result<Vec<(usize, Arc<Acceptor>)>> = sockets
             .into_iter()
             .map(|(listener, socket)| Acceptor::new(socket).map(|acceptor| (listener, Arc::new(acceptor))))

@@ -69,7 +69,7 @@ catalogue! {
     LIMIT_RETRY_AFTER: "tollgate_limit_retry_after_seconds" ["limit"]
         "Retry times that denied requests were told."
     LIMIT_DECISION_DURATION: "tollgate_limit_decision_duration_seconds" ["source"]
-        "Time to charge all limits of a request, by where that was decided: local, lease (tokens taken ahead), store (Redis), owner (the gateway that owns the key), denial_cache (a denial that Redis or the owner told before), fallback (neither answered)."
+        "Time to charge all limits of a request, by where that was decided: local (with the reading of its head), lease (tokens taken ahead), store (Redis), owner (the gateway that owns the key), denial_cache (a denial that Redis or the owner told before), fallback (neither answered)."
     LIMIT_RATE: "tollgate_limit_rate_tokens_per_second" ["limit", "plan"]
         "Tokens per second that one key gets in the long run, as configured; no series where time brings none back (concurrency)."
     LIMIT_BURST: "tollgate_limit_burst_tokens" ["limit", "plan"]

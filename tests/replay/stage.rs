@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate::algorithm::Decision;
 use tollgate::cli::source;
-use tollgate::clock::{Clock, ManualClock};
+use tollgate::clock::{Clock, ManualClock, WorkerClock};
 use tollgate::gateway::active_config::ActiveConfig;
 use tollgate::gateway::admit;
 use tollgate::gateway::awaited_body::BodySource;
@@ -96,7 +96,8 @@ impl Stage {
         let hasher = KeyHasher::new(&[7; 16]);
         let pools = rules.pools(None);
         let live = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
-        let gateway = WorkerGateway::new(Gateway::new(GatewayState {
+        let time = WorkerClock::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let gateway = Gateway::new(GatewayState {
             active: Arc::new(ArcSwap::from_pointee(live)),
             store,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
@@ -108,14 +109,15 @@ impl Stage {
             crossings: Crossings::default(),
             usage_sums: UsageSums::default(),
             spans: Spans::default(),
-        }));
+        });
+        let gateway = WorkerGateway::new(gateway, time);
         Self { gateway, clock, running: BTreeMap::new(), count: 0, log, _logging: logging }
     }
 
     /// Sends a request; returns whether a limit denies it. Times must not go back.
     pub async fn ask(&mut self, asked: &Asked<'_>) -> bool {
         self.end_until(asked.at);
-        self.clock.set(asked.at);
+        self.set_time(asked.at);
         let mut request = RequestHead { method: asked.method.to_owned(), ..RequestHead::default() };
         request.target.extend_from_slice(asked.target.as_bytes());
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
@@ -157,8 +159,13 @@ impl Stage {
     fn end_until(&mut self, now: Nanos) {
         while let Some(first) = self.running.first_entry().filter(|first| first.key().0 <= now) {
             let ((end, _), context) = first.remove_entry();
-            self.clock.set(end);
+            self.set_time(end);
             drop(context);
         }
+    }
+
+    fn set_time(&self, now: Nanos) {
+        self.clock.set(now);
+        self.gateway.time().tick();
     }
 }

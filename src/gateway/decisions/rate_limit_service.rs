@@ -198,7 +198,7 @@ impl Batch {
 /// Makes all of `charges` or none.
 async fn charge(context: &mut RequestContext, route: RouteId, mut charges: Vec<Charge>) -> Result<(), Answer> {
     let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
-    let now = gateway.clock.now();
+    let now = gateway.time().now();
     context.charged_at = now;
     if charges.is_empty() || charging::deny_banned(context, &mut charges, now) {
         return admit::conclude(context, route, now).await.map(drop);
@@ -244,7 +244,7 @@ async fn settle(context: &mut RequestContext, decided: Result<(), Answer>, refun
     };
     match refund(context, refunds).await {
         Err(unamended) if is_admitted => {
-            context.refund_as_failed(context.gateway.clock.now());
+            context.refund_as_failed(context.gateway.time().now());
             Err(match unamended {
                 AmendError::Elsewhere(owner) => Answer::KeyElsewhere(owner),
                 AmendError::RedisUnavailable => Answer::StoreUnavailable,
@@ -264,7 +264,7 @@ async fn refund(context: &RequestContext, mut refunds: Vec<Charge>) -> Result<()
     refunds.iter().try_for_each(|charge| gateway.store.check_amendable(binding, charge))?;
     refunds.sort_by_key(|charge| gateway.store.is_decided_locally(binding, charge));
     for charge in &refunds {
-        match gateway.store.amend(binding, charge, Amendment::Grant(charge.cost), gateway.clock.now()).await {
+        match gateway.store.amend(binding, charge, Amendment::Grant(charge.cost), gateway.time().now()).await {
             // a full table keeps what it has
             Ok(()) | Err(AmendError::TableFull) => {}
             Err(unamended) => return Err(unamended),
