@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use http::header;
 use tollgate::replay::fields::WantedFields;
 use tollgate::replay::reading::{LineReader, MergedLogs, Options};
-use tollgate::replay::record::{LogLine, Record, Unreadable};
+use tollgate::replay::record::LogLine;
 use tollgate::replay::source;
 use tollgate::units::Nanos;
 
@@ -27,11 +27,6 @@ thread_local! {
     static READER: std::cell::RefCell<LineReader> = std::cell::RefCell::new(LineReader::new(&[], wanted()));
 }
 
-fn told<'l>(reader: &mut LineReader, line: &'l [u8]) -> Result<Record<'l>, Unreadable> {
-    let mut record = Record::default();
-    reader.read(line, false, &mut record).map(|()| record)
-}
-
 pub(crate) fn run(data: &[u8]) {
     let mut reader = LineReader::new(&[], wanted());
     let mut lines = 0;
@@ -39,9 +34,9 @@ pub(crate) fn run(data: &[u8]) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let line = if number == 0 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         lines += u64::from(!line.is_empty());
-        let read = told(&mut reader, line);
+        let read = reader.read(line, false);
         // it does not matter which lines came before
-        READER.with_borrow_mut(|used| assert_eq!(told(used, line), read));
+        READER.with_borrow_mut(|used| assert_eq!(used.read(line, false), read));
         match &read {
             Ok(record) => {
                 assert!(record.headers.iter().all(|(position, _)| *position < 3));
@@ -75,7 +70,7 @@ fn written_and_read(target: &[u8]) {
     }
     let line = format!("192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET {escaped} HTTP/1.1\" 404 12");
     READER.with_borrow_mut(|reader| {
-        let record = told(reader, line.as_bytes()).unwrap();
+        let record = reader.read(line.as_bytes(), false).unwrap();
         let expected = if target.is_empty() { None } else { Some(target) };
         assert_eq!(record.target.as_deref(), expected, "{line}");
         assert_eq!((record.status, record.response_bytes), (Some(404), Some(12)));

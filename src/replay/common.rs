@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use memchr::{memchr, memchr_iter, memchr2, memrchr};
 
 use super::fields::WantedFields;
-use super::record::{self, Record, Unreadable};
+use super::record::{Record, Unreadable};
 use super::stamp;
 use crate::gateway::facts::read_address;
 use crate::units::Nanos;
@@ -24,35 +24,33 @@ pub(super) struct CommonReader {
 const BEFORE_REQUEST: &[u8] = b"] \"";
 
 impl CommonReader {
-    /// Fills an empty `record` from a line. A request that is not one (`-`, or the bytes of a scanner) has no target.
-    pub(super) fn read<'l>(
-        &mut self,
-        line: &'l [u8],
-        wanted: &WantedFields,
-        record: &mut Record<'l>,
-    ) -> Result<(), Unreadable> {
+    /// The record of a line. A request that is not one (`-`, or the bytes of a scanner) has no target.
+    pub(super) fn read(&mut self, line: &[u8], wanted: &WantedFields) -> Result<Record, Unreadable> {
         let Preamble { host, client, user, time, rest } = Preamble::of(line).ok_or(Unreadable::Format)?;
         let (request, rest) = quoted(rest).ok_or(Unreadable::Format)?;
-        let (method, target) = request_line(request.raw).unzip();
+        let (method, target) = request_line(request).unzip();
         let (status, rest) = number_word(rest.trim_ascii_start());
         let (response_bytes, rest) = number_word(rest);
-        record.logged = self.time(time).ok_or(Unreadable::Time)?;
-        record.within_second = Some(Nanos::ZERO);
-        record.host = host.map(Cow::Borrowed);
-        record.client = Some(Cow::Borrowed(client));
-        record.customer = unless_dash(user.trim_ascii()).map(unescaped_text);
-        record.method = method.map(record::method);
-        record.target = target.map(|target| if request.is_escaped { unescaped(target) } else { Cow::Borrowed(target) });
-        record.status = status.and_then(|status| u16::try_from(status).ok());
-        record.response_bytes = response_bytes;
+        let mut record = Record {
+            logged: self.time(time).ok_or(Unreadable::Time)?,
+            within_second: Some(Nanos::ZERO),
+            host: host.map(<[u8]>::to_vec),
+            client: Some(client.to_vec()),
+            customer: unless_dash(user.trim_ascii()).map(unescaped_text),
+            method: method.map(|method| String::from_utf8_lossy(method).into_owned()),
+            target: target.map(|target| unescaped(target).into_owned()),
+            status: status.and_then(|status| u16::try_from(status).ok()),
+            response_bytes,
+            ..Record::default()
+        };
         if wanted.needs_combined_format() {
             let referer = rest.strip_prefix(b"\"").and_then(quoted);
             let agent = referer.and_then(|(_, rest)| quoted(rest.strip_prefix(b" \"")?));
             let values = [(wanted.referer, referer), (wanted.user_agent, agent)];
-            let told = values.into_iter().filter_map(|(place, value)| Some((place?, unless_dash(value?.0.raw)?)));
+            let told = values.into_iter().filter_map(|(place, value)| Some((place?, unless_dash(value?.0)?)));
             record.headers.extend(told.map(|(place, value)| (place, unescaped_text(value))));
         }
-        Ok(())
+        Ok(record)
     }
 
     /// The time of a timestamp, if it can be read.
@@ -112,14 +110,6 @@ fn behind_prefix(mut words: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// The text between quotes, as written.
-#[derive(Clone, Copy)]
-struct Quoted<'l> {
-    raw: &'l [u8],
-    /// Whether it contains escapes.
-    is_escaped: bool,
-}
-
 /// The method and the target of a request line such as `GET /path HTTP/1.1`.
 pub(super) fn request_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (method, rest) = split(text, b' ')?;
@@ -133,14 +123,15 @@ fn split(text: &[u8], sign: u8) -> Option<(&[u8], &[u8])> {
     Some((before, rest.get(1..)?))
 }
 
-/// The text up to the closing quote (the opening quote is already read), and the rest. A backslash escapes the next byte.
-fn quoted(text: &[u8]) -> Option<(Quoted<'_>, &[u8])> {
-    let (mut from, mut is_escaped) = (0, false);
+/// The text up to the closing quote, as written (the opening quote is already read), and the rest. A backslash escapes the
+/// next byte.
+fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut from = 0;
     loop {
         let at = from + memchr2(b'"', b'\\', text.get(from..)?)?;
         match text.get(at)? {
-            b'"' => return Some((Quoted { raw: text.get(..at)?, is_escaped }, text.get(at + 1..)?)),
-            _ => (from, is_escaped) = (at + 2, true),
+            b'"' => return Some((text.get(..at)?, text.get(at + 1..)?)),
+            _ => from = at + 2,
         }
     }
 }
@@ -157,11 +148,8 @@ fn number_word(text: &[u8]) -> (Option<u64>, &[u8]) {
     (digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok()), rest)
 }
 
-fn unescaped_text(bytes: &[u8]) -> Cow<'_, str> {
-    match unescaped(bytes) {
-        Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
-        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
-    }
+fn unescaped_text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&unescaped(bytes)).into_owned()
 }
 
 /// The bytes without the escapes of the server that wrote the log: `\xHH`, or a backslash before the byte itself.
@@ -195,10 +183,9 @@ fn unescaped(bytes: &[u8]) -> Cow<'_, [u8]> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Record<'_>, Unreadable> {
+    fn read(line: &str) -> Result<Record, Unreadable> {
         let wanted = WantedFields { referer: Some(0), user_agent: Some(1), ..WantedFields::default() };
-        let mut record = Record::default();
-        CommonReader::default().read(line.as_bytes(), &wanted, &mut record).map(|()| record)
+        CommonReader::default().read(line.as_bytes(), &wanted)
     }
 
     const COMBINED: &str =

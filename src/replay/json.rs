@@ -1,6 +1,5 @@
 //! Reads JSON log lines with serde. The reader takes the fields that the rules need and skips the rest of the line.
 
-use std::borrow::Cow;
 use std::fmt::{self, Formatter};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -23,21 +22,22 @@ pub(super) struct JsonReader {
 }
 
 /// The fields of one line that the reader has found so far.
-struct Fields<'r, 'l> {
-    record: &'r mut Record<'l>,
+#[derive(Default)]
+struct Fields {
+    record: Record,
     /// The outer `Option` says whether the line has a time, the inner one whether that time is valid.
     time: Option<Option<LogTime>>,
     /// When the request came.
     began: Option<LogTime>,
-    request_line: Option<Cow<'l, str>>,
-    rewritten_path: Option<Cow<'l, [u8]>>,
+    request_line: Option<String>,
+    rewritten_path: Option<Vec<u8>>,
     /// The rank of the place from which each slot was filled. A slot is overwritten only from a place of a lower rank.
     ranks: SmallVec<[(RecordField, usize); 16]>,
 }
 
 /// A JSON value that is neither `null`, a boolean, a list nor an object.
 enum Value<'l> {
-    Text(Cow<'l, str>),
+    Text(&'l str),
     Whole(u64),
     Negative(i64),
     Float(f64),
@@ -51,29 +51,11 @@ impl JsonReader {
         Self { root }
     }
 
-    /// Fills an empty `record` from a line. Bytes that are not UTF-8 become U+FFFD.
-    pub(super) fn read<'l>(&self, line: &'l [u8], record: &mut Record<'l>) -> Result<(), Unreadable> {
-        match String::from_utf8_lossy(line) {
-            Cow::Borrowed(line) => self.read_text(line, record),
-            Cow::Owned(line) => {
-                let mut lossy = Record::default();
-                self.read_text(&line, &mut lossy)?;
-                *record = lossy.into_owned();
-                Ok(())
-            }
-        }
-    }
-
-    fn read_text<'l>(&self, line: &'l str, record: &mut Record<'l>) -> Result<(), Unreadable> {
-        let mut fields = Fields {
-            record,
-            time: None,
-            began: None,
-            request_line: None,
-            rewritten_path: None,
-            ranks: SmallVec::new(),
-        };
-        let mut json = serde_json::Deserializer::from_str(line);
+    /// The record of a line. Bytes that are not UTF-8 become U+FFFD.
+    pub(super) fn read(&self, line: &[u8]) -> Result<Record, Unreadable> {
+        let line = String::from_utf8_lossy(line);
+        let mut fields = Fields::default();
+        let mut json = serde_json::Deserializer::from_str(&line);
         let read = ValueSeed { place: &self.root, fields: &mut fields }.deserialize(&mut json);
         read.and_then(|()| json.end()).map_err(|error| Unreadable::Json(error.to_string()))?;
         fields.finish()
@@ -83,20 +65,20 @@ impl JsonReader {
 // === impl ValueSeed, NameSeed ===
 
 /// Reads the value at `place` into `fields`.
-struct ValueSeed<'s, 'r, 'l> {
+struct ValueSeed<'s> {
     place: &'s FieldTree,
-    fields: &'s mut Fields<'r, 'l>,
+    fields: &'s mut Fields,
 }
 
-impl<'l> ValueSeed<'_, '_, 'l> {
+impl ValueSeed<'_> {
     #[expect(clippy::unnecessary_wraps, reason = "the result of a visitor")]
-    fn put<E>(self, value: &Value<'l>) -> Result<(), E> {
+    fn put<E>(self, value: &Value<'_>) -> Result<(), E> {
         self.place.slots.iter().for_each(|(rank, slot)| self.fields.put(*rank, *slot, value));
         Ok(())
     }
 }
 
-impl<'l> DeserializeSeed<'l> for ValueSeed<'_, '_, 'l> {
+impl<'l> DeserializeSeed<'l> for ValueSeed<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'l>>(self, json: D) -> Result<(), D::Error> {
@@ -104,19 +86,15 @@ impl<'l> DeserializeSeed<'l> for ValueSeed<'_, '_, 'l> {
     }
 }
 
-impl<'l> Visitor<'l> for ValueSeed<'_, '_, 'l> {
+impl<'l> Visitor<'l> for ValueSeed<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_borrowed_str<E: Error>(self, text: &'l str) -> Result<(), E> {
-        self.put(&Value::Text(Cow::Borrowed(text)))
-    }
-
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        self.put(&Value::Text(Cow::Owned(text.to_owned())))
+        self.put(&Value::Text(text))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
@@ -180,10 +158,10 @@ impl<'s> Visitor<'_> for NameSeed<'s> {
 
 // === impl Fields ===
 
-impl<'l> Fields<'_, 'l> {
+impl Fields {
     /// Takes a value for a slot, unless the slot was filled from a place of the same or a lower rank. A header field may
     /// have several values.
-    fn put(&mut self, rank: usize, slot: RecordField, value: &Value<'l>) {
+    fn put(&mut self, rank: usize, slot: RecordField, value: &Value<'_>) {
         if matches!(slot, RecordField::Header(_) | RecordField::ResponseHeader(_)) {
             self.take(slot, value);
             return;
@@ -195,8 +173,8 @@ impl<'l> Fields<'_, 'l> {
     }
 
     /// Stores a value in the record. Returns whether the value was usable.
-    fn take(&mut self, slot: RecordField, value: &Value<'l>) -> bool {
-        let record = &mut *self.record;
+    fn take(&mut self, slot: RecordField, value: &Value<'_>) -> bool {
+        let record = &mut self.record;
         match slot {
             RecordField::Time => {
                 let time = value.time();
@@ -226,7 +204,7 @@ impl<'l> Fields<'_, 'l> {
             RecordField::Node => put(&mut record.node, value.text()),
             RecordField::Answered => put(&mut record.answered, value.text()),
             RecordField::Charges => put(&mut record.charges, value.text()),
-            RecordField::Decision => put(&mut record.was_exempt, value.bytes().map(|word| *word == *b"bypassed")),
+            RecordField::Decision => put(&mut record.was_exempt, value.bytes().map(|word| word == b"bypassed")),
             RecordField::Header(position) => {
                 record.headers.extend(value.text().filter(|text| text != REDACTED).map(|text| (position, text)));
                 true
@@ -239,8 +217,8 @@ impl<'l> Fields<'_, 'l> {
     }
 
     /// Checks the record once the whole line is read.
-    fn finish(self) -> Result<(), Unreadable> {
-        let record = self.record;
+    fn finish(self) -> Result<Record, Unreadable> {
+        let mut record = self.record;
         let began = self.began.filter(|_| record.took.is_some());
         let told = || self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time);
         let stamp = began.map_or_else(told, Ok)?;
@@ -248,12 +226,12 @@ impl<'l> Fields<'_, 'l> {
         record.within_second = stamp.is_whole_second.then_some(Nanos::ZERO);
         if let Some((method, target)) = self.request_line.as_ref().and_then(|line| request_line(line.as_bytes())) {
             if record.method.is_none() || record.target.is_none() {
-                record.method = Some(Cow::Owned(String::from_utf8_lossy(method).into_owned()));
+                record.method = Some(String::from_utf8_lossy(method).into_owned());
             }
-            record.target.get_or_insert_with(|| Cow::Owned(target.to_owned()));
+            record.target.get_or_insert_with(|| target.to_owned());
         }
-        record.target = record.target.take().or(self.rewritten_path);
-        Ok(())
+        record.target = record.target.or(self.rewritten_path);
+        Ok(record)
     }
 }
 
@@ -265,21 +243,18 @@ fn put<T>(place: &mut Option<T>, value: Option<T>) -> bool {
 
 // === impl Value ===
 
-impl<'l> Value<'l> {
-    fn text(&self) -> Option<Cow<'l, str>> {
+impl Value<'_> {
+    fn text(&self) -> Option<String> {
         match self {
-            Self::Text(text) => (!matches!(&**text, "" | "-")).then(|| text.clone()),
-            Self::Whole(number) => Some(number.to_string().into()),
-            Self::Negative(number) => Some(number.to_string().into()),
-            Self::Float(number) => Some(number.to_string().into()),
+            Self::Text(text) => (!matches!(*text, "" | "-")).then(|| (*text).to_owned()),
+            Self::Whole(number) => Some(number.to_string()),
+            Self::Negative(number) => Some(number.to_string()),
+            Self::Float(number) => Some(number.to_string()),
         }
     }
 
-    fn bytes(&self) -> Option<Cow<'l, [u8]>> {
-        self.text().map(|text| match text {
-            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-        })
+    fn bytes(&self) -> Option<Vec<u8>> {
+        self.text().map(String::into_bytes)
     }
 
     fn whole(&self) -> Option<u64> {

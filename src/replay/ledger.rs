@@ -173,7 +173,7 @@ impl Ledger {
     pub(super) fn charge_early(
         &mut self,
         ruleset: &Ruleset,
-        record: &Record<'_>,
+        record: &Record,
         facts: &Facts<'_>,
         charges: &mut [Charge],
         arrival: ArrivalSpan,
@@ -227,7 +227,7 @@ impl Ledger {
     pub(super) fn charge(
         &mut self,
         ruleset: &Ruleset,
-        record: &Record<'_>,
+        record: &Record,
         facts: &Facts<'_>,
         charges: &mut [Charge],
         arrival: ArrivalSpan,
@@ -311,7 +311,7 @@ impl Ledger {
     fn schedule_end(
         &mut self,
         ruleset: &Ruleset,
-        record: &Record<'_>,
+        record: &Record,
         facts: &Facts<'_>,
         charges: &[Charge],
         now: Nanos,
@@ -381,7 +381,7 @@ const CLIENT_GONE: u16 = 499;
 
 /// How a request went, as far as its line tells. A response that the gateway itself made says nothing about the upstream,
 /// unless the upstream failed.
-fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> CompletedRequest {
+fn exchange(record: &Record, facts: &Facts<'_>) -> CompletedRequest {
     let end = match (record.status, record.answered.as_deref()) {
         (own, Some("upstream_failed" | "upstream_timeout" | "no_healthy_node" | "upstream_full")) => {
             RequestEnd::NoResponse { own }
@@ -403,7 +403,7 @@ fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> CompletedRequest {
 }
 
 /// The cost that the response's header fields in the line report. No line has the body, which may hold a part of it.
-fn reported_cost(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> ReportedCost {
+fn reported_cost(cost: &CostRule, record: &Record, names: &[HeaderName]) -> ReportedCost {
     let mut sum = CostSum::default();
     if let CostRule::Response(cost) = cost
         && cost.fields.is_empty()
@@ -412,7 +412,7 @@ fn reported_cost(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> 
         let prices = cost.prices(None);
         for (name, weight) in &cost.headers {
             let of_name = |(position, _): &&(usize, _)| names.get(*position) == Some(name);
-            let values = record.response_headers.iter().filter(of_name).map(|(_, value)| value.as_ref());
+            let values = record.response_headers.iter().filter(of_name).map(|(_, value)| value.as_str());
             sum.add_header(values, ResponseCost::price(*weight, prices));
         }
     }

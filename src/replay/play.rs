@@ -70,7 +70,7 @@ pub struct Player<W: Write> {
 
 impl SecondPlacement {
     /// The arrival of a request that is placed `at` this time.
-    fn arrival(self, at: Nanos, record: &Record<'_>) -> ArrivalSpan {
+    fn arrival(self, at: Nanos, record: &Record) -> ArrivalSpan {
         let is_late = record.is_late(at);
         match record.within_second.filter(|_| self == Self::Best && !is_late) {
             None => ArrivalSpan { earliest: at, latest: at, is_late },
@@ -98,7 +98,7 @@ impl RulesetRun {
     fn play(
         &mut self,
         arrival: ArrivalSpan,
-        record: &Record<'_>,
+        record: &Record,
         counts: bool,
         is_wanted: bool,
     ) -> Option<DecisionSummary> {

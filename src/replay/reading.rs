@@ -68,46 +68,39 @@ impl MergedLogs {
 
     /// Passes every line to `each`, until `each` or a log fails.
     pub fn run(&mut self, mut each: impl FnMut(LogLine<'_>) -> Result<(), String>) -> Result<(), String> {
-        let mut heads = vec![Some(Nanos::ZERO); self.logs.len()];
-        if heads.len() > 1 {
-            for (log, head) in heads.iter_mut().enumerate() {
-                *head = self.read(log, ReadUntil::FirstUsable, &mut each)?;
-            }
+        let mut heads = Vec::new();
+        for log in 0..self.logs.len() {
+            heads.extend(self.read(log, &mut each)?);
         }
-        let next = |heads: &[Option<Nanos>], but: Option<usize>| {
-            let waiting = heads.iter().enumerate().filter(|(log, _)| Some(*log) != but);
-            waiting.filter_map(|(log, head)| Some(((*head)?, log))).min()
-        };
-        while let Some((_, log)) = next(&heads, None) {
-            let until = next(&heads, Some(log)).map_or(ReadUntil::End, |(time, _)| ReadUntil::After(time));
-            heads[log] = self.read(log, until, &mut each)?;
+        // of lines with the same time, those of the log that was read last come first
+        let mut last = 0;
+        let key = |(spot, record): &(LogPosition, Record), last| (record.ended(), spot.log != last, spot.log);
+        while let Some(at) = (0..heads.len()).min_by_key(|at| key(&heads[*at], last)) {
+            let (spot, record) = heads.swap_remove(at);
+            last = spot.log;
+            self.queue.take(spot, record, &mut each)?;
+            heads.extend(self.read(last, &mut each)?);
         }
         self.queue.release(false, &mut each)?;
         self.queue.reorder.finish(&mut each)
     }
 
-    /// Reads a log up to the first line that `until` excludes, and returns that line's time; `None` at the end of the log.
+    /// Reads a log up to the end of its next line that can be used; `None` at the end of the log.
     fn read(
         &mut self,
         log: usize,
-        until: ReadUntil,
         each: &mut impl FnMut(LogLine<'_>) -> Result<(), String>,
-    ) -> Result<Option<Nanos>, String> {
+    ) -> Result<Option<(LogPosition, Record)>, String> {
         let Some(source) = self.logs.get_mut(log) else { return Ok(None) };
         while source.advance()? {
             let lines = source.lines();
             let spot = LogPosition { log, line: lines.number() };
-            let mut record = Record::default();
-            let read = self.reader.read(lines.line(), lines.is_cut(), &mut record);
-            record.is_start |= self.times_are_starts;
-            match read {
+            match self.reader.read(lines.line(), lines.is_cut()) {
                 Err(why) => each(LogLine::Unreadable { spot, why })?,
-                Ok(()) if until.is_before(record.ended()) => {
-                    let time = record.ended();
-                    source.repeat_line();
-                    return Ok(Some(time));
+                Ok(mut record) => {
+                    record.is_start |= self.times_are_starts;
+                    return Ok(Some((spot, record)));
                 }
-                Ok(()) => self.queue.take(spot, record, each)?,
             }
         }
         Ok(None)
@@ -119,7 +112,7 @@ impl Queue {
     fn take<E>(
         &mut self,
         spot: LogPosition,
-        mut record: Record<'_>,
+        mut record: Record,
         each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let is_over = self.spread.is_over(record.logged);
@@ -143,27 +136,6 @@ impl Queue {
     }
 }
 
-/// How far a log is read.
-#[derive(Clone, Copy)]
-enum ReadUntil {
-    /// To the first line that can be used.
-    FirstUsable,
-    /// To the first line after this time.
-    After(Nanos),
-    /// To its end.
-    End,
-}
-
-impl ReadUntil {
-    fn is_before(self, time: Nanos) -> bool {
-        match self {
-            Self::FirstUsable => true,
-            Self::After(last) => time > last,
-            Self::End => false,
-        }
-    }
-}
-
 // === impl LineReader ===
 
 impl LineReader {
@@ -172,12 +144,12 @@ impl LineReader {
         Self { common: CommonReader::default(), json: JsonReader::new(FieldTree::root(mappings, &wanted)), wanted }
     }
 
-    /// Fills an empty `record` from a line. `is_cut` says that only the beginning of the line is here, which is an error.
-    pub fn read<'l>(&mut self, line: &'l [u8], is_cut: bool, record: &mut Record<'l>) -> Result<(), Unreadable> {
+    /// The record of a line. `is_cut` says that only the beginning of the line is here, which is an error.
+    pub fn read(&mut self, line: &[u8], is_cut: bool) -> Result<Record, Unreadable> {
         match line.trim_ascii_start() {
             _ if is_cut => Err(Unreadable::TooLong),
-            object @ [b'{', ..] => self.json.read(object, record),
-            line => self.common.read(line, &self.wanted, record),
+            object @ [b'{', ..] => self.json.read(object),
+            line => self.common.read(line, &self.wanted),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The record of a request in a log.
 
-use std::borrow::Cow;
-
 use crate::units::Nanos;
 
 /// The position of a line.
@@ -23,7 +21,7 @@ pub enum LogLine<'l> {
         /// The time of the request, never before that of the request before it.
         at: Nanos,
         /// The fields of the line.
-        record: &'l Record<'l>,
+        record: &'l Record,
     },
     /// A line that cannot be used.
     Unreadable {
@@ -47,7 +45,7 @@ pub struct ArrivalSpan {
 
 /// The fields of one line. A field that the line does not have is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Record<'l> {
+pub struct Record {
     /// The time of the line.
     pub logged: Nanos,
     /// Whether that is the time at which the request began, and not the one at which it ended.
@@ -61,13 +59,13 @@ pub struct Record<'l> {
     /// How long the gateway delayed the request; a part of `took`.
     pub waited: Nanos,
     /// The client's address, as written.
-    pub client: Option<Cow<'l, [u8]>>,
+    pub client: Option<Vec<u8>>,
     /// The method.
-    pub method: Option<Cow<'l, str>>,
+    pub method: Option<String>,
     /// The request target: a path, perhaps with a query.
-    pub target: Option<Cow<'l, [u8]>>,
+    pub target: Option<Vec<u8>>,
     /// The requested host, as written.
-    pub host: Option<Cow<'l, [u8]>>,
+    pub host: Option<Vec<u8>>,
     /// The response's status.
     pub status: Option<u16>,
     /// The length of the request's body.
@@ -75,24 +73,24 @@ pub struct Record<'l> {
     /// The length of the response's body.
     pub response_bytes: Option<u64>,
     /// The customer's name.
-    pub customer: Option<Cow<'l, str>>,
+    pub customer: Option<String>,
     /// The caller's plan, by name.
-    pub plan: Option<Cow<'l, str>>,
+    pub plan: Option<String>,
     /// The upstream node.
-    pub node: Option<Cow<'l, str>>,
+    pub node: Option<String>,
     /// The cause of a response that the gateway itself made, in the word of the gateway that wrote the line.
-    pub answered: Option<Cow<'l, str>>,
+    pub answered: Option<String>,
     /// Whether the gateway that wrote the line let the request pass its limits without a charge.
     pub was_exempt: Option<bool>,
     /// The charges of a program that is not a proxy, as a JSON list. Such a line has no request.
-    pub charges: Option<Cow<'l, str>>,
+    pub charges: Option<String>,
     /// Values of request header fields, by their position in [`WantedFields::headers`](super::fields::WantedFields).
-    pub headers: Vec<(usize, Cow<'l, str>)>,
+    pub headers: Vec<(usize, String)>,
     /// Values of response header fields, by their position among the wanted ones.
-    pub response_headers: Vec<(usize, Cow<'l, str>)>,
+    pub response_headers: Vec<(usize, String)>,
 }
 
-impl Record<'_> {
+impl Record {
     /// When the request began.
     pub(super) fn began(&self) -> Nanos {
         let took = if self.is_start { Nanos::ZERO } else { self.took.unwrap_or_default() };
@@ -109,44 +107,6 @@ impl Record<'_> {
         self.began().saturating_add(self.took.unwrap_or_default())
     }
 
-    /// The same record, independent of its line.
-    pub(super) fn into_owned(self) -> Record<'static> {
-        fn text(text: Option<Cow<'_, str>>) -> Option<Cow<'static, str>> {
-            text.map(|text| Cow::Owned(text.into_owned()))
-        }
-        fn bytes(bytes: Option<Cow<'_, [u8]>>) -> Option<Cow<'static, [u8]>> {
-            bytes.map(|bytes| Cow::Owned(bytes.into_owned()))
-        }
-        fn values(values: Vec<(usize, Cow<'_, str>)>) -> Vec<(usize, Cow<'static, str>)> {
-            values.into_iter().map(|(position, value)| (position, Cow::Owned(value.into_owned()))).collect()
-        }
-        let Self { logged, is_start, within_second, is_moved, took, waited, status, .. } = self;
-        let Self { request_bytes, response_bytes, was_exempt, .. } = self;
-        Record {
-            logged,
-            is_start,
-            within_second,
-            is_moved,
-            took,
-            waited,
-            status,
-            request_bytes,
-            response_bytes,
-            was_exempt,
-            client: bytes(self.client),
-            method: text(self.method),
-            target: bytes(self.target),
-            host: bytes(self.host),
-            customer: text(self.customer),
-            plan: text(self.plan),
-            node: text(self.node),
-            answered: text(self.answered),
-            charges: text(self.charges),
-            headers: values(self.headers),
-            response_headers: values(self.response_headers),
-        }
-    }
-
     /// How many bytes of memory the record takes, with its texts.
     pub(super) fn memory(&self) -> usize {
         let bytes = [&self.client, &self.target, &self.host].into_iter().flatten().map(|bytes| bytes.len());
@@ -155,17 +115,6 @@ impl Record<'_> {
         let values = self.headers.iter().chain(&self.response_headers);
         let values = values.map(|value| size_of_val(value) + value.1.len());
         size_of::<Self>() + bytes.chain(texts).chain(values).sum::<usize>()
-    }
-}
-
-/// A method as text. The most common methods need no check for UTF-8.
-pub(super) fn method(text: &[u8]) -> Cow<'_, str> {
-    match text {
-        b"GET" => Cow::Borrowed("GET"),
-        b"POST" => Cow::Borrowed("POST"),
-        b"PUT" => Cow::Borrowed("PUT"),
-        b"DELETE" => Cow::Borrowed("DELETE"),
-        text => String::from_utf8_lossy(text),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct ReorderBuffer {
     /// The latest end of a request.
     ended: Nanos,
     /// The lines held back, by when their requests began and then by the order of the lines.
-    lines: BTreeMap<(Nanos, u64), (LogPosition, Record<'static>)>,
+    lines: BTreeMap<(Nanos, u64), (LogPosition, Record)>,
     /// How many lines were ever held back.
     pushed: u64,
     /// The memory that the lines take.
@@ -69,7 +69,7 @@ impl ReorderBuffer {
     pub(super) fn take<E>(
         &mut self,
         spot: LogPosition,
-        record: Record<'_>,
+        record: Record,
         each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         // a line of charges tells no duration, but the requests in the log of the same gateway do
@@ -81,7 +81,7 @@ impl ReorderBuffer {
         self.ended = self.ended.max(record.ended());
         self.bytes = self.bytes.saturating_add(record.memory());
         self.pushed += 1;
-        self.lines.insert((began, self.pushed), (spot, record.into_owned()));
+        self.lines.insert((began, self.pushed), (spot, record));
         while let Some(((began, _), _)) = self.lines.first_key_value()
             && (began.saturating_add(self.window) <= self.ended || self.is_too_full())
         {
@@ -112,7 +112,7 @@ impl ReorderBuffer {
         &mut self,
         spot: LogPosition,
         began: Nanos,
-        record: &Record<'_>,
+        record: &Record,
         each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         if began < self.last {
@@ -125,8 +125,6 @@ impl ReorderBuffer {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -134,11 +132,11 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// A line of a request that began at `began` and took `took`.
-    fn line(began: Nanos, took: Nanos) -> Record<'static> {
+    fn line(began: Nanos, took: Nanos) -> Record {
         Record {
             logged: began.saturating_add(took),
             took: Some(took),
-            client: Some(Cow::Borrowed(b"192.0.2.1")),
+            client: Some(b"192.0.2.1".to_vec()),
             ..Record::default()
         }
     }
@@ -174,7 +172,7 @@ mod tests {
                 .unwrap();
         }
         buffer.finish(&mut each).unwrap();
-        let large = Record { headers: vec![(0, Cow::Borrowed("")); 200_000], ..line(Nanos::SECOND, Nanos::SECOND) };
+        let large = Record { headers: vec![(0, String::new()); 200_000], ..line(Nanos::SECOND, Nanos::SECOND) };
         let fit = MAX_BYTES / large.memory();
         for number in 0..fit as u64 + 5 {
             buffer.take(LogPosition { log: 0, line: number }, large.clone(), &mut each).unwrap();
@@ -198,7 +196,7 @@ mod tests {
             let mut shown = Vec::new();
             let mut each = |line: LogLine<'_>| {
                 let LogLine::Request { spot, at, record } = line else { return Err(()) };
-                shown.push((at, spot.line, record.clone().into_owned()));
+                shown.push((at, spot.line, record.clone()));
                 Ok(())
             };
             for ((began, took), number) in requests.iter().zip(0..) {

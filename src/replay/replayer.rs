@@ -79,7 +79,7 @@ struct RequestCharger {
 
 /// A request whose target could be read.
 struct ReplayedRequest<'r> {
-    record: &'r Record<'r>,
+    record: &'r Record,
     arrival: ArrivalSpan,
     target: &'r CanonicalTarget<'r>,
     facts: &'r Facts<'r>,
@@ -175,7 +175,7 @@ impl Replayer {
     pub fn decide<T>(
         &mut self,
         arrival: ArrivalSpan,
-        record: &Record<'_>,
+        record: &Record,
         seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
     ) -> T {
         self.charger.ledger.advance_to(arrival.earliest);
@@ -205,7 +205,7 @@ impl Replayer {
     fn decide_request<T>(
         &mut self,
         arrival: ArrivalSpan,
-        record: &Record<'_>,
+        record: &Record,
         seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
     ) -> T {
         let at = arrival.earliest;
@@ -351,7 +351,7 @@ const UNCHARGEABLE: &str = "unknown_charge";
 
 /// The cause for which the gateway that wrote the line refused the request before it asked all limits. Such a line may
 /// not tell the caller.
-fn refused_before(record: &Record<'_>) -> Option<&'static str> {
+fn refused_before(record: &Record) -> Option<&'static str> {
     let answered = record.answered.as_deref()?;
     let is_before = |cause: &&str| *cause == answered && (record.target.is_none() || !NO_NODE.contains(cause));
     CAUSES_BEFORE_LIMITS.into_iter().chain(CALLER_REFUSAL_CAUSES).find(is_before)
@@ -362,7 +362,7 @@ const NO_NODE: [&str; 2] = [Answer::NoHealthyNode.cause(), Answer::UpstreamFull.
 
 /// Whether a limit of the gateway that wrote the line denied the request before the gateway identified the caller: an
 /// identified caller has a plan.
-fn was_unidentified(record: &Record<'_>) -> bool {
+fn was_unidentified(record: &Record) -> bool {
     record.answered.as_deref() == Some(Answer::Limited.cause()) && record.plan.is_none() && record.customer.is_none()
 }
 
@@ -395,7 +395,7 @@ impl CanonicalTarget<'_> {
 
 fn target_of<'r>(
     ruleset: &Ruleset,
-    record: &'r Record<'_>,
+    record: &'r Record,
     headers: &Fields,
     host: Option<&'r str>,
     missing_inputs: &mut MissingInputs,
@@ -424,7 +424,7 @@ fn target_of<'r>(
 
 impl Host {
     /// The canonical host of a request; `None` if it is no host name.
-    fn of(&mut self, record: &Record<'_>, default: &str) -> Option<&str> {
+    fn of(&mut self, record: &Record, default: &str) -> Option<&str> {
         let in_target = || {
             let target = record.target.as_deref().filter(|target| !target.starts_with(b"/"))?;
             facts::absolute_form(str::from_utf8(target).ok()?).map(|(_, authority, _)| authority.as_bytes())

@@ -68,7 +68,7 @@ impl CallerFinder {
         &self,
         rules: &ReplayRules,
         asked: &CustomerRules,
-        record: &Record<'_>,
+        record: &Record,
         facts: &Facts<'_>,
         at: Nanos,
         missing_inputs: &mut MissingInputs,
@@ -100,7 +100,7 @@ impl CallerFinder {
 
 /// Sets `headers` to the request header fields of a line. The length of the request's body becomes `content-length`, if
 /// the rules ask for that and the line does not have it.
-pub(super) fn set_headers(headers: &mut Fields, record: &Record<'_>, names: &[HeaderName]) {
+pub(super) fn set_headers(headers: &mut Fields, record: &Record, names: &[HeaderName]) {
     headers.clear();
     for (position, value) in &record.headers {
         if let (Some(name), Ok(value)) = (names.get(*position), HeaderValue::from_bytes(value.as_bytes())) {
@@ -115,7 +115,7 @@ pub(super) fn set_headers(headers: &mut Fields, record: &Record<'_>, names: &[He
 
 /// Whether a request was a preflight: by its header fields, or because `route` exempts preflights and the line says that
 /// the gateway exempted this `OPTIONS` request.
-pub(super) fn is_preflight(route: &Route, record: &Record<'_>, facts: &Facts<'_>) -> bool {
+pub(super) fn is_preflight(route: &Route, record: &Record, facts: &Facts<'_>) -> bool {
     let was_exempt = record.was_exempt == Some(true) && record.customer.is_none();
     route.bypass.covers_preflight(facts) || (route.bypass.preflights && facts.method == "OPTIONS" && was_exempt)
 }

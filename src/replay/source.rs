@@ -174,9 +174,4 @@ impl Log {
     pub fn lines(&self) -> &Lines<Box<dyn BufRead>> {
         &self.lines
     }
-
-    /// Makes the next call of `advance` return the same line.
-    pub fn repeat_line(&mut self) {
-        self.lines.repeat_line();
-    }
 }

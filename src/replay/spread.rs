@@ -21,7 +21,7 @@ pub(super) struct SecondBuffer {
     second: Nanos,
     /// How far into the second the next lines are placed: more than 0 after lines were released because of their number.
     from: u64,
-    lines: Vec<(LogPosition, Record<'static>)>,
+    lines: Vec<(LogPosition, Record)>,
     /// The memory that the lines take.
     bytes: usize,
     /// How many lines of each log have timestamps in whole seconds.
@@ -50,7 +50,7 @@ impl SecondBuffer {
     }
 
     /// Whether a line is to be held back until its second is over.
-    pub(super) fn should_buffer(&self, record: &Record<'_>) -> bool {
+    pub(super) fn should_buffer(&self, record: &Record) -> bool {
         match record.within_second {
             // the reorder buffer puts lines in order that tell when their requests began
             Some(_) => self.is_empty() || record.logged >= self.second || !(record.is_start || record.took.is_some()),
@@ -59,7 +59,7 @@ impl SecondBuffer {
     }
 
     /// Places a line that is not held back in its second: not where others of that second are.
-    pub(super) fn place(spot: LogPosition, record: &mut Record<'_>) {
+    pub(super) fn place(spot: LogPosition, record: &mut Record) {
         if let Some(within_second) = &mut record.within_second {
             *within_second = Nanos::new(spot.line.wrapping_mul(GOLDEN) % SECOND);
             record.logged = record.logged.saturating_add(*within_second);
@@ -67,12 +67,11 @@ impl SecondBuffer {
     }
 
     /// Holds back a line. One that came after a later second had begun is moved to that second.
-    pub(super) fn push(&mut self, spot: LogPosition, record: Record<'_>) {
+    pub(super) fn push(&mut self, spot: LogPosition, mut record: Record) {
         if self.is_empty() && self.second != record.logged {
             let begins = record.logged.get() - record.logged.get() % SECOND;
             (self.second, self.from) = (Nanos::new(begins), 0);
         }
-        let mut record = record.into_owned();
         if record.within_second.is_some() {
             if record.logged < self.second {
                 self.disorder.add(self.second.saturating_sub(record.logged));
@@ -92,7 +91,7 @@ impl SecondBuffer {
     pub(super) fn release<E>(
         &mut self,
         goes_on: bool,
-        mut each: impl FnMut(LogPosition, Record<'_>) -> Result<(), E>,
+        mut each: impl FnMut(LogPosition, Record) -> Result<(), E>,
     ) -> Result<(), E> {
         let left = SECOND - self.from;
         let room = if goes_on { left / 2 } else { left };
@@ -113,8 +112,6 @@ impl SecondBuffer {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use super::*;
 
     const S: u64 = 1_700_000_000 * SECOND;
@@ -123,7 +120,7 @@ mod tests {
         let record = Record {
             logged: Nanos::new(logged),
             within_second: is_whole.then_some(Nanos::ZERO),
-            client: Some(Cow::Borrowed(b"192.0.2.1")),
+            client: Some(b"192.0.2.1".to_vec()),
             ..Record::default()
         };
         assert!(spread.should_buffer(&record));
@@ -133,7 +130,7 @@ mod tests {
     /// Log, line, time since `S`, and how far into its second each line is placed.
     fn release(spread: &mut SecondBuffer, goes_on: bool) -> Vec<(usize, u64, u64, Option<u64>)> {
         let mut shown = Vec::new();
-        let each = |spot: LogPosition, record: Record<'_>| {
+        let each = |spot: LogPosition, record: Record| {
             let within = record.within_second.map(Nanos::get);
             shown.push((spot.log, spot.line, record.logged.get() - S, within));
             Ok::<(), ()>(())

@@ -14,21 +14,16 @@ pub struct Lines<R> {
     line: Vec<u8>,
     number: u64,
     is_cut: bool,
-    /// Whether the next call of `advance` returns the same line.
-    again: bool,
 }
 
 impl<R: BufRead> Lines<R> {
     /// A reader before the first line.
     pub const fn new(from: R) -> Self {
-        Self { from, line: Vec::new(), number: 0, is_cut: false, again: false }
+        Self { from, line: Vec::new(), number: 0, is_cut: false }
     }
 
     /// Goes to the next line; `false` at the end.
     pub fn advance(&mut self) -> io::Result<bool> {
-        if std::mem::take(&mut self.again) {
-            return Ok(true);
-        }
         while self.read_line()? {
             self.number = self.number.saturating_add(1);
             if self.number == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
@@ -39,11 +34,6 @@ impl<R: BufRead> Lines<R> {
             }
         }
         Ok(false)
-    }
-
-    /// Makes the next call of `advance` return the same line.
-    pub const fn repeat_line(&mut self) {
-        self.again = true;
     }
 
     /// The line.
@@ -127,17 +117,5 @@ mod tests {
             [(1, 1, false), (2, 256, true), (3, 1, false)]
         );
         assert_eq!(lines(&vec![b'x'; 3 * MAX_LINE], 100_000).len(), 1);
-    }
-
-    #[test]
-    fn a_line_can_come_again() {
-        let mut lines = Lines::new(b"one\ntwo\n".as_slice());
-        assert!(lines.advance().unwrap());
-        lines.repeat_line();
-        assert!(lines.advance().unwrap());
-        assert_eq!((lines.line(), lines.number()), (&b"one"[..], 1));
-        assert!(lines.advance().unwrap());
-        assert_eq!(lines.line(), b"two");
-        assert!(!lines.advance().unwrap());
     }
 }
