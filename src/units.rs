@@ -19,8 +19,8 @@ pub use prefixes::Prefixes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Nanos(u64);
 
-/// The units of time, the largest first.
-const UNITS: [(u64, &str); 7] = [
+/// The lengths of the units of time in nanoseconds, and their names in the configuration; the longest first.
+pub const TIME_UNITS: [(u64, &str); 7] = [
     (86_400_000_000_000, "d"),
     (3_600_000_000_000, "h"),
     (60_000_000_000, "m"),
@@ -90,7 +90,7 @@ impl Nanos {
     /// The exact time in the configuration's syntax: a whole number of the largest unit that leaves no remainder
     /// (`333333333ns`).
     pub fn to_exact_string(self) -> String {
-        let exact = UNITS.iter().find(|(unit, _)| self.0.checked_rem(*unit) == Some(0) && self.0 > 0);
+        let exact = TIME_UNITS.iter().find(|(unit, _)| self.0.checked_rem(*unit) == Some(0) && self.0 > 0);
         exact.map_or("0s".to_owned(), |(unit, name)| format!("{}{name}", self.0.checked_div(*unit).unwrap_or(0)))
     }
 
@@ -119,13 +119,13 @@ impl fmt::Display for Nanos {
         if self.0 == 0 {
             return f.write_str("0s");
         }
-        let exact = UNITS.iter().find(|(unit, _)| self.0.checked_rem(*unit) == Some(0));
+        let exact = TIME_UNITS.iter().find(|(unit, _)| self.0.checked_rem(*unit) == Some(0));
         match exact {
             Some((unit, name)) if self.0 < unit.saturating_mul(10_000) => {
                 write!(f, "{}{name}", self.0.checked_div(*unit).unwrap_or(0))
             }
             _ => {
-                let (unit, name) = UNITS.iter().find(|(unit, _)| self.0 >= *unit).unwrap_or(&(1, "ns"));
+                let (unit, name) = TIME_UNITS.iter().find(|(unit, _)| self.0 >= *unit).unwrap_or(&(1, "ns"));
                 let whole = self.0.checked_div(*unit).unwrap_or(0);
                 let thousandths = u128::from(self.0.checked_rem(*unit).unwrap_or(0))
                     .saturating_mul(1000)

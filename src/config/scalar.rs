@@ -8,7 +8,7 @@ use crate::config::problem::Hint;
 use crate::config::words;
 use crate::ruleset::prices::Price;
 use crate::ruleset::{Jitter, Share};
-use crate::units::{Nanos, Rate};
+use crate::units::{Nanos, Rate, TIME_UNITS};
 
 /// An error about a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,17 +29,6 @@ impl InvalidValue {
 pub(super) fn invalid(message: impl Into<String>) -> InvalidValue {
     InvalidValue { message: message.into(), hint: None }
 }
-
-/// The units of time and their lengths in nanoseconds.
-const TIME_UNITS: [(&str, u64); 7] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
-];
 
 /// The unit that a hint suggests for each name of a unit of time in other programs.
 const OTHER_TIME_UNITS: [(&str, &[&str]); 9] = [
@@ -78,9 +67,9 @@ pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
         NotDecimal::Malformed => invalid("is not a rate"),
     })?;
     let unit_alone = time.starts_with(|c: char| c.is_alphabetic());
-    let one_of = |unit: &str| TIME_UNITS.iter().find(|(name, _)| *name == unit);
+    let one_of = |unit: &str| TIME_UNITS.iter().find(|(_, name)| *name == unit);
     let period = match one_of(time) {
-        Some((_, length)) => Ok(Nanos::new(*length)),
+        Some((length, _)) => Ok(Nanos::new(*length)),
         None if unit_alone => duration(&format!("1{time}")),
         None => duration(time),
     };
@@ -103,8 +92,8 @@ pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
 /// Parses a length of time: `250ms`, `15m`, `1.5s`. Decimals are valid if the result is a whole number of nanoseconds.
 pub fn duration(text: &str) -> Result<Nanos, InvalidValue> {
     let (number, unit) = split_unit(text);
-    let known = TIME_UNITS.iter().find(|(name, _)| *name == unit);
-    let Some((_, length)) = known else {
+    let known = TIME_UNITS.iter().find(|(_, name)| *name == unit);
+    let Some((length, _)) = known else {
         return Err(unknown_unit("duration", number, unit, "s", &OTHER_TIME_UNITS));
     };
     quantity("duration", number, *length, "nanoseconds", "213503d").map(Nanos::new)

@@ -150,7 +150,7 @@ proptest! {
 
     #[test]
     fn durations_written_are_durations_read(count in 0_u64..213_503, unit in 0_usize..7) {
-        let (name, length) = TIME_UNITS[unit];
+        let (length, name) = TIME_UNITS[unit];
         prop_assert_eq!(duration(&format!("{count}{name}")), Ok(Nanos::new(count * length)));
     }
 
