@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::HandshakeKind;
 
 use crate::support::gateway::{ALL, limited, proxied};
 use crate::support::http2::Http2;
@@ -188,6 +189,27 @@ async fn clients_show_certificates_where_they_have_to() {
             let answered = answered.await.is_ok_and(|response| response.starts_with("HTTP/1.1 200 "));
             assert_eq!(answered, lets_in, "required: {required}, {shows:?}");
         }
+    }
+}
+
+/// A resumed session would have the certificate of its first handshake, also when that has expired.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_connection_of_a_client_shows_its_certificate() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let (signed, ca, client) = (authority.sign(&["a.test"]), authority.pem(), authority.sign_client("acme"));
+    let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key), ("ca.pem", &*ca)];
+    let asking = "client_certificates: { ca: ca.pem }";
+    for (asks, second) in [("", HandshakeKind::Resumed), (asking, HandshakeKind::Full)] {
+        let listener = format!("tls: {{ certificates: [{{ cert: a.pem, key: a.key }}], {asks} }}");
+        let gateway = start(&listener, &origin, &files);
+        let (config, mut kinds) = (authority.client_config(&[], Some(&client)), Vec::new());
+        for _ in 0..2 {
+            let mut stream = connect(gateway.address, config.clone(), "a.test").await.unwrap();
+            let response = ask(&mut stream, "/", "a.test").await.unwrap();
+            assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+            kinds.extend(stream.get_ref().1.handshake_kind());
+        }
+        assert_eq!(kinds, [HandshakeKind::Full, second], "{asks}");
     }
 }
 
