@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ pub(super) struct Audit {
     access: Arc<Access>,
     clock: Arc<dyn Clock>,
     unauthorized: Mutex<Unauthorized>,
-    /// Whether the last write failed, so the file may end with a part of a line. Locked while a line is written.
-    has_failed: Mutex<bool>,
+    /// Locked while a line is written.
+    writing: Mutex<()>,
 }
 
 /// Logs an attempt when it is dropped: with the result that it has then, which is `unknown` if the request or the process
@@ -84,7 +84,7 @@ struct Unauthorized {
 
 impl Audit {
     pub(super) fn new(access: Arc<Access>, clock: Arc<dyn Clock>) -> Self {
-        Self { access, clock, unauthorized: Mutex::default(), has_failed: Mutex::default() }
+        Self { access, clock, unauthorized: Mutex::default(), writing: Mutex::default() }
     }
 
     /// Checks that the audit log can be written now. Errors: why not.
@@ -111,17 +111,16 @@ impl Audit {
         if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
             line.extend(more.clone());
         }
-        let mut has_failed = self.has_failed.lock();
-        let begin = if *has_failed { "\n" } else { "" };
-        let added = opened(&file).and_then(|mut file| {
-            file.write_all(format!("{begin}{line}\n").as_bytes())?;
-            match file.sync_data() {
+        let _writing = self.writing.lock();
+        let added = opened(&file).and_then(|mut log| {
+            let begin = if ends_within_line(&file) { "\n" } else { "" };
+            log.write_all(format!("{begin}{line}\n").as_bytes())?;
+            match log.sync_data() {
                 // a pipe or a terminal, which cannot be synced
                 Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
                 synced => synced,
             }
         });
-        *has_failed = added.is_err();
         if let Err(error) = added {
             tracing::error!(%error, peer, %method, path, result, %more, "cannot write the audit log");
         }
@@ -172,6 +171,18 @@ fn opened(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
+/// Whether a file ends with a part of a line: a process was killed while it wrote, or the disk was full.
+fn ends_within_line(path: &Path) -> bool {
+    let mut last = *b"\n";
+    if let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+        && let Some(position) = file.metadata().ok().and_then(|about| about.len().checked_sub(1))
+    {
+        // a byte that cannot be read counts as the end of a line
+        drop(file.read_exact_at(&mut last, position));
+    }
+    last != *b"\n"
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read;
@@ -206,6 +217,19 @@ mod tests {
         // what a disk that fills up has of a line
         std::fs::write(&file, "{\"time\"").unwrap();
         access.replace_rules(rules(&file));
+        audit.note(&attempt(), "done", &json!({}));
+        audit.note(&attempt(), "done", &json!({}));
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let are_whole: Vec<_> = text.lines().map(|line| serde_json::from_str::<Value>(line).is_ok()).collect();
+        assert_eq!(are_whole, [false, true, true], "{text}");
+    }
+
+    #[test]
+    fn a_line_after_the_torn_one_of_an_earlier_process_begins_on_a_line_of_its_own() {
+        let file = file("torn");
+        std::fs::write(&file, "{\"time\"").unwrap();
+        let audit = Audit::new(Arc::new(Access::new(rules(&file))), Arc::new(SystemClock::new()));
         audit.note(&attempt(), "done", &json!({}));
         audit.note(&attempt(), "done", &json!({}));
         let text = std::fs::read_to_string(&file).unwrap();
