@@ -38,21 +38,30 @@ pub(super) struct SignalTargets {
     pub(super) held: HeldSignals,
 }
 
-/// The signals that would end a process without a handler, and that mean something else to a gateway: SIGHUP and SIGUSR2.
-/// Those that arrive while the gateway starts wait until it serves.
+/// The signals that wait until the gateway serves, because it needs handlers for them from the beginning: SIGHUP and
+/// SIGUSR2, which would end the process, and in process 1 also SIGTERM and SIGINT, which the system would drop there.
 #[derive(Debug)]
 pub struct HeldSignals {
     hangup: Signal,
     upgrade: Signal,
+    /// SIGTERM and SIGINT; `None` where they end the process at once until it serves.
+    ends: Option<[Signal; 2]>,
 }
 
 impl HeldSignals {
     /// Sets the handlers of the process.
     pub fn new() -> io::Result<Self> {
+        Self::of(std::process::id() == 1)
+    }
+
+    /// As [`HeldSignals::new`]; process 1 of a container `is_init`.
+    fn of(is_init: bool) -> io::Result<Self> {
         // tokio sets handlers in a runtime only; whichever runtime runs later delivers the signals
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let _guard = runtime.enter();
-        Ok(Self { hangup: signal(SignalKind::hangup())?, upgrade: signal(SignalKind::user_defined2())? })
+        let ends = || Ok::<_, io::Error>([signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?]);
+        let ends = if is_init { Some(ends()?) } else { None };
+        Ok(Self { hangup: signal(SignalKind::hangup())?, upgrade: signal(SignalKind::user_defined2())?, ends })
     }
 }
 
@@ -152,9 +161,13 @@ struct SignalHandler {
 impl ShutdownSignalWatch for SignalHandler {
     async fn recv(&self) -> ShutdownSignal {
         let mut targets = self.targets.lock().await;
-        let SignalTargets { reloads, gate, upgrader, held: HeldSignals { hangup, upgrade } } = &mut *targets;
-        let [mut terminate, mut interrupt] = [SignalKind::terminate(), SignalKind::interrupt()].map(listen);
-        // before this point, a signal would end the process at once
+        let SignalTargets { reloads, gate, upgrader, held: HeldSignals { hangup, upgrade, ends: held } } =
+            &mut *targets;
+        let [mut terminate, mut interrupt] = match held.take() {
+            Some(held) => held.map(Some),
+            None => [SignalKind::terminate(), SignalKind::interrupt()].map(listen),
+        };
+        // before this point, a signal ends the process at once, or waits
         gate.mark_accepting();
         let mut ends = async || {
             tokio::select! {
@@ -213,5 +226,25 @@ async fn next(signal: &mut Option<Signal>) {
             signal.recv().await;
         }
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Signal as SignalNumber, getpid, kill_process};
+
+    use super::*;
+
+    #[test]
+    fn process_1_keeps_a_signal_to_end_that_comes_while_it_starts() {
+        for (number, position) in [(SignalNumber::TERM, 0), (SignalNumber::INT, 1)] {
+            let mut held = HeldSignals::of(true).unwrap();
+            kill_process(getpid(), number).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let came = async {
+                tokio::time::timeout(Duration::from_secs(60), held.ends.as_mut().unwrap()[position].recv()).await
+            };
+            assert_eq!(runtime.block_on(came), Ok(Some(())));
+        }
     }
 }
