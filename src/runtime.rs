@@ -372,6 +372,10 @@ impl Prepared {
         }
         snapshot_writer.write();
         senders.finish();
+        let requests = gateway.traffic.requests();
+        if requests > 0 {
+            tracing::warn!(requests, "the end of the process breaks off requests; they have no line in the access log");
+        }
         tracing::info!("stopped");
         ended.map(drop)
     }

@@ -69,6 +69,16 @@ impl Traffic {
         [Stage::Undecided, Stage::Request].into_iter().all(|stage| self.is_empty(stage))
     }
 
+    /// The number of requests, and of connections that send responses. A request that enters its next stage just now may
+    /// count twice.
+    pub fn requests(&self) -> usize {
+        let in_stage = |stage| {
+            let left = self.sum(stage, |passages| &passages.left);
+            self.sum(stage, |passages| &passages.entered).saturating_sub(left)
+        };
+        [Stage::Undecided, Stage::Request].into_iter().map(in_stage).fold(0, usize::saturating_add)
+    }
+
     /// Whether the gateway is about to decide a request: the first one of a new connection, or one that has partly
     /// or completely arrived.
     pub fn awaits_requests(&self) -> bool {

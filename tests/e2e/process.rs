@@ -425,6 +425,9 @@ fn a_second_signal_does_not_wait() {
     assert!(gateway.process.exit_status().is_none(), "a request is in flight");
     gateway.process.signal("TERM");
     gateway.process.wait();
+    let said = gateway.process.stderr();
+    let broken_off = said.lines().find(|line| line.contains("breaks off requests")).unwrap_or(&said);
+    assert!(broken_off.contains(r#""requests":1"#), "{broken_off}");
 }
 
 #[test]
