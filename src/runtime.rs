@@ -59,7 +59,6 @@ use crate::clock::{Clock, SystemClock};
 use crate::cluster::settings::ClusterSettings;
 use crate::cluster::{Cluster, OsPlatform, PeerObserver};
 use crate::customers::source::Refresher;
-use crate::files;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::bans::Bans;
 use crate::gateway::crossings::Crossings;
@@ -244,7 +243,7 @@ fn restore_state(
     let Some(predecessor) = predecessor else { return Ok(RestoredState::from_file(state, seed)) };
     let stream = predecessor.ask_for_state().map_err(StartError::predecessor)?;
     let restored = RestoredState::from_predecessor(stream, seed).map_err(StartError::predecessor)?;
-    Ok(RestoredState { last: state.and_then(|file| files::open(&file.path).ok()), ..restored })
+    Ok(restored.with_file(state, &Predecessor::state_file()))
 }
 
 fn key_hasher(seed: &[u8; 16], store: Option<&StoreSettings>, is_in_cluster: bool) -> KeyHasher {

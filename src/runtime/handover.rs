@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use serde_json::json;
 
 use super::inherit::{self, FROM_SYSTEMD, HANDOVER_VARIABLE, SYSTEMD_VARIABLES};
 use super::socket::Socket;
+use super::state::PredecessorFile;
 use crate::customers::source::Refresher;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::upstream::Pool;
@@ -37,6 +39,9 @@ const SERVING: u8 = b'S';
 const UPSTREAMS_VARIABLE: &str = "TOLLGATE_HANDOVER_UPSTREAMS";
 /// The variable that tells the new process which sources of customers and keys have data in the old one, in the same form.
 const SOURCES_VARIABLE: &str = "TOLLGATE_HANDOVER_SOURCES";
+/// The variables that tell the new process the state file that the old one writes, and the one that it has refused.
+const WRITTEN_STATE_VARIABLE: &str = "TOLLGATE_HANDOVER_STATE";
+const REFUSED_STATE_VARIABLE: &str = "TOLLGATE_HANDOVER_STATE_REFUSED";
 /// The most bytes of a variable; Linux starts no process with 128 KiB or more in one.
 const MAX_VARIABLE_BYTES: usize = 100 << 10;
 /// The variable in which systemd tells the main process of a service its process ID.
@@ -93,8 +98,9 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts this process's program again, with the same arguments. `active` is the configuration in force.
-    pub(super) fn start(active: &ActiveConfig) -> Result<Self, UpgradeError> {
+    /// Starts this process's program again, with the same arguments. `active` is the configuration in force, and `state` the
+    /// state file of this process.
+    pub(super) fn start(active: &ActiveConfig, state: PredecessorFile) -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::IsInit);
         }
@@ -115,6 +121,8 @@ impl Successor {
             .env(HANDOVER_VARIABLE, if inherit::are_of_systemd() { FROM_SYSTEMD } else { "1" })
             .env(UPSTREAMS_VARIABLE, if upstreams.len() > MAX_VARIABLE_BYTES { "[]" } else { &upstreams })
             .env(SOURCES_VARIABLE, sources)
+            .env(WRITTEN_STATE_VARIABLE, state.written.unwrap_or_default())
+            .env(REFUSED_STATE_VARIABLE, state.refused.unwrap_or_default())
             .stdin(Stdio::from(OwnedFd::from(theirs)));
         // the new process receives the sockets through the Unix socket, not from systemd
         for name in SYSTEMD_VARIABLES {
@@ -240,6 +248,12 @@ impl Predecessor {
         sources.iter().find(is_lost).map_or(Ok(()), |source| {
             Err(format!("the source {} cannot be read here, and the old process has its data", source.name()))
         })
+    }
+
+    /// The state file of the old process. One of an earlier version names none.
+    pub(super) fn state_file() -> PredecessorFile {
+        let path = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+        PredecessorFile { written: path(WRITTEN_STATE_VARIABLE), refused: path(REFUSED_STATE_VARIABLE) }
     }
 
     /// Tells the old process that only the state is missing. Returns the stream to read the state from.

@@ -56,6 +56,15 @@ pub(super) struct RestoredState {
     pub(super) last: Option<fs::File>,
 }
 
+/// The state file of a process that hands over, as its successor has to treat it.
+#[derive(Debug, Default)]
+pub(super) struct PredecessorFile {
+    /// The file if it has the last snapshot of that process.
+    pub(super) written: Option<PathBuf>,
+    /// The file if that process has refused it and could not move it aside.
+    pub(super) refused: Option<PathBuf>,
+}
+
 impl RestoredState {
     /// An empty state. Keys are hashed with `seed` if other gateways use it too, else with a random one.
     fn fresh(recovery: Recovery, seed: Option<&[u8; 16]>) -> Self {
@@ -80,6 +89,14 @@ impl RestoredState {
             return Ok(Self { clock, ..Self::fresh(Recovery::Refused { reason }, seed) });
         }
         Ok(Self::from(restored, true))
+    }
+
+    /// Continues the snapshots of the old process in `file` if it wrote there, and leaves the file alone if it refused it.
+    pub(super) fn with_file(self, file: Option<&StateFile>, before: &PredecessorFile) -> Self {
+        let Some(StateFile { path, .. }) = file else { return self };
+        let is_at = |known: &Option<PathBuf>| known.as_ref() == Some(path);
+        let last = if is_at(&before.written) { files::open(path).ok() } else { None };
+        Self { last, refused: is_at(&before.refused).then(|| Stamp::of(path)), ..self }
     }
 
     /// The state that an earlier process wrote, if any. `seed` is the cluster's, if gateways have to hash keys alike.
@@ -321,6 +338,16 @@ impl SnapshotWriter {
 
     fn write_snapshot(&self, at: Nanos, out: &mut dyn Write) -> io::Result<SnapshotSize> {
         self.gateway.store.write_snapshot(&SnapshotHead { seed: self.seed, at }, out)
+    }
+
+    /// The state file, for the successor.
+    pub(super) fn for_successor(&self) -> PredecessorFile {
+        // locked, so that `last` is the snapshot that is in the file
+        let _handed_over = self.handed_over.lock();
+        let Some(StateFile { path, .. }) = self.file.borrow().clone() else { return PredecessorFile::default() };
+        let is_written = files::open(&path).is_ok_and(|file| self.is_last(&file).unwrap_or(false));
+        let is_refused = self.is_refused(&path);
+        PredecessorFile { written: is_written.then(|| path.clone()), refused: is_refused.then_some(path) }
     }
 
     /// Stops snapshots, because another process is about to own the state; [`SnapshotWriter::resume`] undoes this.

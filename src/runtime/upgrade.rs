@@ -36,7 +36,9 @@ impl Upgrader {
 
     async fn start(&self) -> Result<Successor, UpgradeError> {
         let sockets = self.gate.sockets()?;
-        let successor = Successor::start(&self.gateway.active.load())?;
+        let snapshot_writer = Arc::clone(&self.snapshot_writer);
+        let state = blocking(move || Ok(snapshot_writer.for_successor())).await?;
+        let successor = Successor::start(&self.gateway.active.load(), state)?;
         blocking(successor.preparation(sockets)?).await?;
         Ok(successor)
     }

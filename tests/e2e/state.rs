@@ -227,13 +227,18 @@ fn a_refused_state_that_cannot_be_moved_is_not_written_over() {
     let gateway = refuses(spoil, "is cut short");
     assert!(gateway.process.stderr().contains("there are 9 of them already: remove some"));
     wait_until("failures", || snapshots(&gateway, "failure") >= 2.0);
-    assert_eq!((fs::read(file(&gateway)).unwrap(), snapshots(&gateway, "success")), (cut, 0.0));
+    assert_eq!((fs::read(file(&gateway)).unwrap(), snapshots(&gateway, "success")), (cut.clone(), 0.0));
     let said = gateway.process.stderr();
     assert!(said.contains("was refused at the start, and is not overwritten: move it away"), "{said}");
     assert!(said.contains(r#""after_restart":"every key starts afresh""#), "{said}");
     assert!(!said.contains("limits continue"), "{said}");
-    fs::remove_file(file(&gateway)).unwrap();
-    wait_for_snapshot(&gateway);
+    let mut lineage = Lineage::of(gateway);
+    lineage.upgrade();
+    let gateway = &lineage.gateway;
+    wait_until("failures of the successor", || snapshots(gateway, "failure") >= 2.0);
+    assert_eq!((fs::read(file(gateway)).unwrap(), snapshots(gateway, "success")), (cut, 0.0));
+    fs::remove_file(file(gateway)).unwrap();
+    wait_for_snapshot(gateway);
 }
 
 #[test]
@@ -251,8 +256,13 @@ fn one_process_writes_a_state_file_until_it_ends_or_hands_over() {
     first.upgrade();
     wait_for_snapshot(&first.gateway);
     assert_eq!((snapshots(&first.gateway, "failure"), snapshots(&second, "success")), (0.0, 0.0));
+    // a successor takes over a file that its process writes, and no other
+    let mut second = Lineage::of(second);
+    second.upgrade();
+    wait_until("failures", || snapshots(&second.gateway, "failure") >= 2.0);
+    assert_eq!((snapshots(&first.gateway, "failure"), snapshots(&second.gateway, "success")), (0.0, 0.0));
     signal(first.current, "TERM");
-    wait_for_snapshot(&second);
+    wait_for_snapshot(&second.gateway);
 }
 
 #[test]
