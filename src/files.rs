@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::pattern::Pattern;
@@ -59,6 +60,8 @@ pub enum Fingerprint {
     Bytes(u128),
     /// The reason.
     Unreadable(String),
+    /// The process or the system had no descriptor left to read it with.
+    Unknown,
 }
 
 /// A file as it was when it was read.
@@ -90,6 +93,7 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
     });
     let print = match &outcome {
         Ok(()) => Fingerprint::Bytes(hasher.finish128().as_u128()),
+        Err(ReadError::Failed(error)) if lacks_descriptors(error) => Fingerprint::Unknown,
         Err(reason) => Fingerprint::Unreadable(reason.to_string()),
     };
     (outcome, FileVersion { path: path.to_owned(), most, stamp, print })
@@ -115,6 +119,11 @@ fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8]
         }
         take(chunk.get(..length).unwrap_or_default());
     }
+}
+
+/// Whether the process or the system has no descriptor left: the same file may be readable a moment later.
+pub fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Opens a regular file for reading.
@@ -181,6 +190,7 @@ fn look_for(pattern: &Path) -> (io::Result<Vec<PathBuf>>, FileVersion) {
     let paths = matching(pattern);
     let print = match &paths {
         Ok(paths) => Fingerprint::Bytes(hash(format!("{paths:?}").as_bytes())),
+        Err(error) if lacks_descriptors(error) => Fingerprint::Unknown,
         Err(reason) => Fingerprint::Unreadable(reason.to_string()),
     };
     (paths, FileVersion { path: pattern.to_owned(), most: 0, stamp: Stamp::Pattern, print })
@@ -251,13 +261,14 @@ impl From<&Metadata> for Stamp {
 // === impl FileVersion ===
 
 impl FileVersion {
-    /// The file's current version: the file is read again.
+    /// The file's current version: the file is read again. The same version if there is no descriptor left for that.
     #[must_use]
     pub fn reread(&self) -> Self {
-        match self.stamp {
+        let now = match self.stamp {
             Stamp::Pattern => look_for(&self.path).1,
             Stamp::Missing | Stamp::Present { .. } => look_through(&self.path, self.most, |_| ()).1,
-        }
+        };
+        if now.print == Fingerprint::Unknown { self.clone() } else { now }
     }
 
     /// The same version with the file's current stamp: the file is not read. The paths of a pattern are.

@@ -238,7 +238,15 @@ impl Reloader {
         let (files, outcome) =
             spawn_blocking(load).await.map_err(|error| vec![format!("reading the configuration failed: {error}")])?;
         self.files = files;
-        outcome
+        outcome.map_err(|mut errors| {
+            self.tries_again = self.files.iter().any(|file| file.print == Fingerprint::Unknown);
+            if self.tries_again {
+                errors.push(
+                    "there are too many open files to read all; tollgate tries again every few seconds".to_owned(),
+                );
+            }
+            errors
+        })
     }
 
     async fn apply(&mut self, parts: GatewayParts) -> ReloadOutcome {

@@ -109,7 +109,7 @@ impl RestoredState {
             Err(why @ (SnapshotError::Foreign | SnapshotError::Unreadable(_))) => (why.to_string(), false),
             Err(why) => (why.to_string(), true),
         };
-        let refused = if is_snapshot { put_aside(path) } else { None };
+        let refused = if is_snapshot { put_aside(path) } else { Some(Stamp::of(path)) };
         let reason = format!("the state in {} {why}", path.display());
         Self { refused, ..Self::fresh(Recovery::Refused { reason }, seed) }
     }
@@ -292,7 +292,7 @@ impl SnapshotWriter {
             }
             Err(error) => {
                 let error = format!("cannot write the state to {}: {error}", path.display());
-                let is_usable = has_snapshot(&path) && !self.is_refused(&path);
+                let is_usable = self.has_snapshot(&path) && !self.is_refused(&path);
                 let after_restart =
                     if is_usable { "limits continue from the last snapshot" } else { "every key starts afresh" };
                 tracing::error!(error, after_restart, "cannot write the state");
@@ -307,6 +307,7 @@ impl SnapshotWriter {
         let file = match files::open(path) {
             Ok(file) => file,
             Err(ReadError::Failed(error)) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(ReadError::Failed(error)) if files::lacks_descriptors(&error) => return Err(error),
             Err(unreadable) => {
                 let error = format!("the existing file {unreadable}; it is not overwritten: move it away");
                 return Err(io::Error::other(error));
@@ -323,6 +324,15 @@ impl SnapshotWriter {
             return Ok(());
         };
         Err(io::Error::other(problem))
+    }
+
+    /// Whether the file has a snapshot, of this process or an earlier one.
+    fn has_snapshot(&self, path: &Path) -> bool {
+        match files::open(path) {
+            Ok(file) => mark(&file).is_ok_and(|begin| begin == snapshot::MARK),
+            Err(ReadError::Failed(error)) if files::lacks_descriptors(&error) => self.last.lock().is_some(),
+            Err(_) => false,
+        }
     }
 
     fn is_refused(&self, path: &Path) -> bool {
@@ -386,11 +396,6 @@ fn mark(file: &fs::File) -> io::Result<Vec<u8>> {
     let mut begin = Vec::new();
     file.take(snapshot::MARK.len() as u64).read_to_end(&mut begin)?;
     Ok(begin)
-}
-
-/// Whether the file has a snapshot, of this process or an earlier one.
-fn has_snapshot(path: &Path) -> bool {
-    files::open(path).is_ok_and(|file| mark(&file).is_ok_and(|begin| begin == snapshot::MARK))
 }
 
 /// The size of a write to the file, in bytes.

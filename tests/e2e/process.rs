@@ -202,6 +202,23 @@ fn no_node_is_blamed_when_the_gateway_lacks_descriptors() {
     assert!(!process.stderr().contains("unhealthy"), "{}", process.stderr());
 }
 
+#[test]
+fn no_file_is_blamed_when_the_gateway_lacks_descriptors() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let state = "state: { file: t.state, every: 100ms }";
+    let config = format!("connections: {{ max: 1000000 }}\n{state}\n{}", proxied(&origin, ""));
+    let (process, address, _) = start_within(256, &folder, &config);
+    wait_until("a snapshot", || folder.path().join("t.state").exists());
+    let said = |text| process.stderr().contains(text);
+    let clients: Vec<Client> = (0..400).map(|_| Client::connect(address)).collect();
+    wait_until("no descriptor to be left", || said(r#""after_restart":"limits continue from the last snapshot""#));
+    process.signal("HUP");
+    wait_until("the reload to fail", || said("there are too many open files to read all; tollgate tries again"));
+    drop(clients);
+    wait_until("another reload", || said("configuration read again: nothing changed"));
+    assert!(!said("move it away") && !said(r#""after_restart":"every key starts afresh""#), "{}", process.stderr());
+}
+
 /// A gateway with this number of descriptors, and its client and admin addresses.
 fn start_within(descriptors: u32, folder: &Folder, config: &str) -> (Process, SocketAddr, SocketAddr) {
     let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));

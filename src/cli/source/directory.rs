@@ -191,7 +191,7 @@ pub(super) fn hash(
         .flatten()
         .filter_map(|print| match print {
             Fingerprint::Bytes(hash) => Some(hash.to_le_bytes()),
-            Fingerprint::Unreadable(_) => None,
+            Fingerprint::Unreadable(_) | Fingerprint::Unknown => None,
         })
         .flatten()
         .collect();
