@@ -44,7 +44,7 @@ impl Service for ClusterListener {
             .drain(..)
             .filter_map(|listener| match listener {
                 Socket::Tcp(listener) => Some(tokio::net::TcpListener::from_std(listener).map(Arc::new)),
-                Socket::Unix(_) => None,
+                Socket::Unix(..) => None,
             })
             .collect();
         let listeners = match listeners {

@@ -21,8 +21,8 @@ use rustix::net::{
 };
 use serde_json::json;
 
-use super::inherit::{self, FROM_SYSTEMD, HANDOVER_VARIABLE, SYSTEMD_VARIABLES};
-use super::socket::Socket;
+use super::inherit::{HANDOVER_VARIABLE, SYSTEMD_VARIABLES};
+use super::socket::{FileOwner, Socket};
 use super::state::PredecessorFile;
 use crate::customers::source::Refresher;
 use crate::gateway::active_config::ActiveConfig;
@@ -46,8 +46,9 @@ const REFUSED_STATE_VARIABLE: &str = "TOLLGATE_HANDOVER_STATE_REFUSED";
 const MAX_VARIABLE_BYTES: usize = 100 << 10;
 /// The variable in which systemd tells the main process of a service its process ID.
 const SYSTEMD_VARIABLE: &str = "SYSTEMD_EXEC_PID";
-/// The byte that accompanies each socket.
-const SOCKET: u8 = b's';
+/// The byte that accompanies each socket: whether a supervisor has opened it.
+const OWN_SOCKET: u8 = b's';
+const SUPERVISED_SOCKET: u8 = b'v';
 /// The timeout of each process for the other's message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -118,7 +119,7 @@ impl Successor {
         let mut command = Command::new(&program);
         command
             .args(arguments)
-            .env(HANDOVER_VARIABLE, if inherit::are_of_systemd() { FROM_SYSTEMD } else { "1" })
+            .env(HANDOVER_VARIABLE, "1")
             .env(UPSTREAMS_VARIABLE, if upstreams.len() > MAX_VARIABLE_BYTES { "[]" } else { &upstreams })
             .env(SOURCES_VARIABLE, sources)
             .env(WRITTEN_STATE_VARIABLE, state.written.unwrap_or_default())
@@ -185,7 +186,8 @@ fn send(mut stream: &UnixStream, sockets: &[Socket]) -> io::Result<()> {
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors = [socket.as_fd()];
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        rustix::net::sendmsg(stream, &[IoSlice::new(&[SOCKET])], &mut control, SendFlags::NOSIGNAL)?;
+        let byte = if socket.is_supervised() { SUPERVISED_SOCKET } else { OWN_SOCKET };
+        rustix::net::sendmsg(stream, &[IoSlice::new(&[byte])], &mut control, SendFlags::NOSIGNAL)?;
     }
     Ok(())
 }
@@ -284,7 +286,8 @@ fn socket(stream: &UnixStream) -> io::Result<Socket> {
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
         _ => Vec::new(),
     });
-    Socket::of(descriptors.next().ok_or(ErrorKind::UnexpectedEof)?)
+    let owner = if byte == [SUPERVISED_SOCKET] { FileOwner::Supervisor } else { FileOwner::Gateway };
+    Socket::of(descriptors.next().ok_or(ErrorKind::UnexpectedEof)?, owner)
 }
 
 #[cfg(test)]

@@ -3,21 +3,13 @@
 
 use listenfd::ListenFd;
 
-use super::socket::{OwnedSocketFiles, Socket};
+use super::socket::{FileOwner, OwnedSocketFiles, Socket};
 use crate::ruleset::Endpoint;
 
 /// The variable that tells a process that its standard input is the socket to the old process.
 pub(super) const HANDOVER_VARIABLE: &str = "TOLLGATE_HANDOVER";
-/// The value of that variable if the sockets come from systemd.
-pub(super) const FROM_SYSTEMD: &str = "systemd";
 /// The variables in which systemd describes its sockets.
 pub(super) const SYSTEMD_VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
-
-/// Whether this process's inherited sockets come from systemd, directly or through the old process.
-pub(super) fn are_of_systemd() -> bool {
-    let handed_on = std::env::var_os(HANDOVER_VARIABLE).is_some_and(|from| from == FROM_SYSTEMD);
-    handed_on || SYSTEMD_VARIABLES.iter().any(|name| std::env::var_os(name).is_some())
-}
 
 /// Inherited listening sockets that are not in use yet.
 #[derive(Debug, Default)]
@@ -39,7 +31,8 @@ impl Inherited {
         let mut listener = |position| {
             // each `take` checks the kind of the socket, and leaves a socket of another kind in place
             let tcp = handed.take_tcp_listener(position).map(|socket| socket.map(Socket::Tcp));
-            match tcp.or_else(|_| handed.take_unix_listener(position).map(|socket| socket.map(Socket::Unix))) {
+            let unix = |socket| Socket::Unix(socket, FileOwner::Supervisor);
+            match tcp.or_else(|_| handed.take_unix_listener(position).map(|socket| socket.map(unix))) {
                 Ok(listener) => listener,
                 Err(error) => {
                     tracing::error!(%error, "systemd passed a descriptor that is not a listening socket; it is ignored");
@@ -54,6 +47,11 @@ impl Inherited {
         self.0.iter().any(|socket| socket.is_at(endpoint))
     }
 
+    /// Whether the process that started the gateway keeps the socket at `endpoint` open, and its file in the file system.
+    pub(super) fn is_supervised(&self, endpoint: &Endpoint) -> bool {
+        self.0.iter().any(|socket| socket.is_supervised() && socket.is_at(endpoint))
+    }
+
     /// Takes the sockets at `endpoint`.
     pub(super) fn take(&mut self, endpoint: &Endpoint) -> Vec<Socket> {
         let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|socket| socket.is_at(endpoint));
@@ -61,9 +59,9 @@ impl Inherited {
         taken
     }
 
-    /// The files of the sockets that no listener has taken.
+    /// The files of the gateway's own sockets that no listener has taken.
     pub(super) fn files(&self) -> OwnedSocketFiles {
-        OwnedSocketFiles::at(self.0.iter().filter_map(Socket::path))
+        OwnedSocketFiles::at(self.0.iter().filter(|socket| !socket.is_supervised()).filter_map(Socket::path))
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::accept_gate::AcceptGate;
-use super::socket::{Acceptor, BACKLOG, Socket, for_pingora, open_path};
+use super::socket::{Acceptor, BACKLOG, FileOwner, Socket, for_pingora, open_path};
 use crate::http::socket::RawSocket;
 use crate::http::traffic::ArrivalGuard;
 use crate::lifecycle::Phase;
@@ -62,7 +62,7 @@ pub(super) fn open(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
 pub(super) fn open_at(endpoint: &Endpoint, count: usize) -> io::Result<Vec<Socket>> {
     match endpoint {
         Endpoint::Inet(address) => Ok(open(*address, count)?.into_iter().map(Socket::Tcp).collect()),
-        Endpoint::Path(at) => Ok(vec![Socket::Unix(open_path(at)?)]),
+        Endpoint::Path(at) => Ok(vec![Socket::Unix(open_path(at)?, FileOwner::Gateway)]),
     }
 }
 

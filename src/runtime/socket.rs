@@ -22,27 +22,36 @@ pub(super) const BACKLOG: i32 = 65_535;
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    Unix(UnixListener, FileOwner),
+}
+
+/// The owner of a socket's file, which sets its mode and removes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileOwner {
+    /// This gateway, or the one that handed over to it.
+    Gateway,
+    /// The process that started the gateway, such as systemd.
+    Supervisor,
 }
 
 impl Socket {
-    /// Wraps a listening socket that is already open.
-    pub(super) fn of(descriptor: OwnedFd) -> io::Result<Self> {
+    /// Wraps a listening socket that is already open; `owner` has its file if it has one.
+    pub(super) fn of(descriptor: OwnedFd, owner: FileOwner) -> io::Result<Self> {
         let at = SockRef::from(&descriptor).local_addr()?;
-        Ok(if at.is_unix() { Self::Unix(descriptor.into()) } else { Self::Tcp(descriptor.into()) })
+        Ok(if at.is_unix() { Self::Unix(descriptor.into(), owner) } else { Self::Tcp(descriptor.into()) })
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         match self {
             Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
-            Self::Unix(socket) => socket.try_clone().map(Self::Unix),
+            Self::Unix(socket, owner) => socket.try_clone().map(|socket| Self::Unix(socket, *owner)),
         }
     }
 
     pub(super) fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(socket) => socket.set_nonblocking(true),
-            Self::Unix(socket) => socket.set_nonblocking(true),
+            Self::Unix(socket, _) => socket.set_nonblocking(true),
         }
     }
 
@@ -50,15 +59,20 @@ impl Socket {
     pub(super) fn is_at(&self, endpoint: &Endpoint) -> bool {
         match self {
             Self::Tcp(socket) => socket.local_addr().is_ok_and(|at| endpoint.inet() == Some(at)),
-            Self::Unix(_) => endpoint.path().is_some_and(|at| self.path().as_ref() == Some(&at.path)),
+            Self::Unix(..) => endpoint.path().is_some_and(|at| self.path().as_ref() == Some(&at.path)),
         }
+    }
+
+    /// Whether the socket's file belongs to the process that started the gateway.
+    pub(super) const fn is_supervised(&self) -> bool {
+        matches!(self, Self::Unix(_, FileOwner::Supervisor))
     }
 
     /// The socket's path in the file system.
     pub(super) fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Tcp(_) => None,
-            Self::Unix(socket) => socket.local_addr().ok()?.as_pathname().map(Path::to_owned),
+            Self::Unix(socket, _) => socket.local_addr().ok()?.as_pathname().map(Path::to_owned),
         }
     }
 
@@ -66,7 +80,7 @@ impl Socket {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Tcp(socket) => socket.local_addr().map_or_else(|error| error.to_string(), |at| at.to_string()),
-            Self::Unix(socket) => match socket.local_addr() {
+            Self::Unix(socket, _) => match socket.local_addr() {
                 Ok(at) => {
                     at.as_pathname().map_or_else(|| "unix:".to_owned(), |path| format!("unix:{}", path.display()))
                 }
@@ -80,7 +94,7 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(socket) => socket.as_fd(),
-            Self::Unix(socket) => socket.as_fd(),
+            Self::Unix(socket, _) => socket.as_fd(),
         }
     }
 }
@@ -106,7 +120,7 @@ impl Acceptor {
                 SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT)?;
                 tokio::net::TcpListener::from_std(socket).map(Self::Tcp)
             }
-            Socket::Unix(socket) => tokio::net::UnixListener::from_std(socket).map(Self::Unix),
+            Socket::Unix(socket, _) => tokio::net::UnixListener::from_std(socket).map(Self::Unix),
         }
     }
 
@@ -227,8 +241,8 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(open_path(&at(path.clone())).unwrap_err().to_string().contains("in use"));
         let endpoint = Endpoint::Path(at(path.clone()));
-        let socket = Socket::of(listener.into()).unwrap();
-        assert!(socket.is_at(&endpoint) && matches!(socket, Socket::Unix(_)));
+        let socket = Socket::of(listener.into(), FileOwner::Gateway).unwrap();
+        assert!(socket.is_at(&endpoint) && matches!(socket, Socket::Unix(..)));
         let left = OwnedSocketFiles::at([path.clone()].into_iter());
         drop(socket);
         let began = fs::metadata(&path).unwrap().modified().unwrap();

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::StartError;
-use super::inherit::{self, Inherited};
+use super::inherit::Inherited;
 use super::listen;
 use super::socket::{OwnedSocketFiles, Socket};
 use crate::ruleset::{Endpoint, SocketPath};
@@ -18,7 +18,7 @@ pub(super) struct Sockets {
     pub(super) cluster: Vec<Socket>,
     /// All sockets above, each once.
     pub(super) all: Vec<Socket>,
-    /// The sockets in the file system that are not systemd's; this process removes them when it ends.
+    /// The sockets in the file system that are not a supervisor's; this process removes them when it ends.
     pub(super) paths: Vec<SocketPath>,
     /// The sockets in the file system that only the old process has listened on.
     pub(super) unused: OwnedSocketFiles,
@@ -42,9 +42,7 @@ impl Sockets {
                 listen::probe(*address).map_err(fails(&endpoint))?;
             }
         }
-        // systemd keeps its sockets open for this process, and their files in the file system too
-        let of_systemd = |endpoint: &&Endpoint| inherit::are_of_systemd() && inherited.has(endpoint);
-        let ours = clients.iter().filter(|endpoint| !of_systemd(endpoint));
+        let ours = clients.iter().filter(|endpoint| !inherited.is_supervised(endpoint));
         let paths = ours.filter_map(Endpoint::path).cloned().collect();
         let mut all = Vec::new();
         let mut open = |endpoint: &Endpoint, services: usize| {
@@ -67,7 +65,6 @@ impl Sockets {
         let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
         let cluster = cluster.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
         let cluster = cluster.into_iter().flatten().flatten().collect();
-        let unused = if inherit::are_of_systemd() { OwnedSocketFiles::default() } else { inherited.files() };
-        Ok(Self { clients: worker_sockets, admin, sample, cluster, all, paths, unused })
+        Ok(Self { clients: worker_sockets, admin, sample, cluster, all, paths, unused: inherited.files() })
     }
 }

@@ -190,7 +190,7 @@ impl Drop for Lineage {
 }
 
 /// Whether a process has ended; it may be a zombie that no parent has waited for.
-fn has_ended(process: u32) -> bool {
+pub fn has_ended(process: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
     status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
 }

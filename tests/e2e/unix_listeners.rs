@@ -1,13 +1,15 @@
 //! Listeners on Unix sockets: the addresses of their clients, and the socket file.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use crate::restarts::{Lineage, has_ended};
 use crate::support::client::request;
-use crate::support::gateway::{ALL_GUARDED, limited, proxied};
-use crate::support::process::Process;
+use crate::support::gateway::{ALL_GUARDED, is_ready, limited, proxied};
+use crate::support::process::{Process, signal};
 use crate::support::{Folder, Gateway, Origin, PATIENCE, wait_until};
 
 /// A limit of two requests a day.
@@ -96,6 +98,26 @@ fn the_path_comes_with_the_process_and_goes_with_it() {
     assert_eq!(ask(&path, "", &[]), Some(200));
     gateway.end("TERM");
     assert!(!path.exists());
+}
+
+#[test]
+fn a_socket_of_a_supervisor_stays_as_it_is_and_the_gateways_own_goes() {
+    let origin = Origin::start();
+    let (mut gateway, folder, kept) = start(&proxied(&origin, ""), ", mode: 600");
+    gateway.end("TERM");
+    let (socket, own) = (UnixListener::bind(&kept).unwrap(), folder.path().join("own.sock"));
+    std::fs::set_permissions(&kept, Permissions::from_mode(0o640)).unwrap();
+    let another = format!("mode: 600 }}, {{ address: \"unix:{}\"", own.display());
+    let both = gateway.complete_config(&proxied(&origin, "")).replacen("mode: 600", &another, 1);
+    gateway.folder.write("tollgate.yaml", both);
+    gateway.process = Process::tollgate_on(socket, &["run", "--config", "tollgate.yaml"], gateway.folder.path());
+    wait_until("readiness", || is_ready(gateway.admin));
+    let mut lineage = Lineage::of(gateway);
+    lineage.upgrade();
+    assert!(own.exists());
+    signal(lineage.current, "TERM");
+    wait_until("the end of the last process", || has_ended(lineage.current));
+    assert_eq!((mode(&kept), own.exists()), (0o640, false));
 }
 
 /// The error of a gateway that cannot start.

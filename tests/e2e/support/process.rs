@@ -1,7 +1,6 @@
 //! The program as a process: its output is kept, and it never outlives the test.
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -75,10 +74,10 @@ impl Process {
     }
 
     /// Starts tollgate with socket activation, as systemd does.
-    pub fn tollgate_on(socket: TcpListener, arguments: &[&str], folder: &Path) -> Self {
+    pub fn tollgate_on(socket: impl Into<OwnedFd>, arguments: &[&str], folder: &Path) -> Self {
         let activate = "exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
-        command.args(["-c", activate, PROGRAM]).args(arguments).stdin(Stdio::from(OwnedFd::from(socket)));
+        command.args(["-c", activate, PROGRAM]).args(arguments).stdin(Stdio::from(socket.into()));
         Self::start_from(&mut command, folder, &[])
     }
 
