@@ -1,6 +1,9 @@
 //! Sockets that are already open: from the process before this one, or from systemd (`LISTEN_FDS`), which keeps them while
 //! the gateway restarts.
 
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+
 use listenfd::ListenFd;
 
 use super::socket::{FileOwner, OwnedSocketFiles, Socket};
@@ -50,6 +53,18 @@ impl Inherited {
     /// Whether the process that started the gateway keeps the socket at `endpoint` open, and its file in the file system.
     pub(super) fn is_supervised(&self, endpoint: &Endpoint) -> bool {
         self.0.iter().any(|socket| socket.is_supervised() && socket.is_at(endpoint))
+    }
+
+    /// The reason why this process cannot listen on `address`: `error`, or an inherited socket that has its port.
+    pub(super) fn explain(&self, address: SocketAddr, error: io::Error) -> io::Error {
+        let mut inherited = self.0.iter().filter_map(Socket::inet);
+        match inherited.find(|inherited| inherited.port() == address.port()) {
+            Some(inherited) if error.kind() == ErrorKind::AddrInUse => io::Error::other(format!(
+                "the inherited socket on {inherited} has this port; stop tollgate and start it again, because a socket \
+                 that is handed over keeps its address"
+            )),
+            _ => error,
+        }
     }
 
     /// Takes the sockets at `endpoint`.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -58,7 +58,7 @@ impl Socket {
     /// Whether the socket is at `endpoint`.
     pub(super) fn is_at(&self, endpoint: &Endpoint) -> bool {
         match self {
-            Self::Tcp(socket) => socket.local_addr().is_ok_and(|at| endpoint.inet() == Some(at)),
+            Self::Tcp(_) => self.inet().is_some_and(|at| endpoint.inet() == Some(at)),
             Self::Unix(..) => endpoint.path().is_some_and(|at| self.path().as_ref() == Some(&at.path)),
         }
     }
@@ -66,6 +66,14 @@ impl Socket {
     /// Whether the socket's file belongs to the process that started the gateway.
     pub(super) const fn is_supervised(&self) -> bool {
         matches!(self, Self::Unix(_, FileOwner::Supervisor))
+    }
+
+    /// The socket's address and port.
+    pub(super) fn inet(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().ok(),
+            Self::Unix(..) => None,
+        }
     }
 
     /// The socket's path in the file system.

@@ -39,7 +39,8 @@ impl Sockets {
         let others = [admin].into_iter().chain(sample).chain(cluster).map(Endpoint::Inet);
         for endpoint in clients.iter().cloned().chain(others).filter(|endpoint| !inherited.has(endpoint)) {
             if let Endpoint::Inet(address) = &endpoint {
-                listen::probe(*address).map_err(fails(&endpoint))?;
+                let probed = listen::probe(*address).map_err(|error| inherited.explain(*address, error));
+                probed.map_err(fails(&endpoint))?;
             }
         }
         let ours = clients.iter().filter(|endpoint| !inherited.is_supervised(endpoint));

@@ -261,6 +261,20 @@ fn a_successor_sets_the_mode_of_a_socket_and_removes_one_that_is_not_configured(
     wait_until("the end of the socket", || !goes.exists());
 }
 
+#[test]
+fn a_successor_that_needs_the_port_of_the_old_process_says_so() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&config(&origin));
+    let (address, port) = (gateway.address.to_string(), gateway.address.port());
+    let text = gateway.complete_config(&config(&origin)).replace(&address, &format!("0.0.0.0:{port}"));
+    gateway.folder.write("tollgate.yaml", text);
+    gateway.process.signal("USR2");
+    let reason = format!("cannot listen on 0.0.0.0:{port}: the inherited socket on {address} has this port");
+    wait_until("the reason", || gateway.process.stderr().contains(&reason));
+    wait_until("the end of the attempt", || gateway.process.stderr().contains("the handover failed"));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+}
+
 /// For systemd, the service ends when its main process ends.
 #[test]
 fn the_main_process_of_a_systemd_service_hands_over_to_none() {
