@@ -200,6 +200,7 @@ fn read_parts(
         directory.index_names();
     }
     warnings.extend(beyond_descriptors(&name(files.config), &loaded));
+    warnings.extend(directory::warnings(loaded.directory.as_ref(), kept.directory.as_ref()));
     warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
     let directory_hash = directory::hash(&directory, kept);
     kept.fixed = Some(fixed.clone());

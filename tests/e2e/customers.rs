@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::admin_api::{HOST, post};
 use crate::support::gateway::{ALL_GUARDED, limited};
-use crate::support::{Gateway, Origin};
+use crate::support::{Gateway, Origin, wait_until};
 
 const CUSTOMERS: &str = "credential,customer,plan\n\
     free-key,acme,free\n\
@@ -57,6 +57,15 @@ fn each_customer_gets_what_its_plan_says() {
     gateway.wait_for_metric("tollgate_limit_requests_total", &labels("free"), 8.0);
     gateway.wait_for_metric("tollgate_limit_requests_total", &labels("pro"), 8.0);
     assert_eq!(gateway.metrics().value("tollgate_limit_requests_total", &labels("enterprise")), None);
+}
+
+#[test]
+fn a_file_of_customers_that_loses_all_of_them_is_warned_of() {
+    let origin = Origin::start();
+    let gateway = with_plans(&origin, "");
+    gateway.folder.write("customers.csv", "credential,customer,plan\n");
+    assert_eq!(gateway.reload().status, 200);
+    wait_until("the warning", || gateway.process.stderr().contains("names a file without customers"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use http::Uri;
 
 use super::named_files::Files;
 use super::{ReloadCache, decode, name, problem};
-use crate::config::{ConfiguredOverrides, NamedFile, PostgresQuery, Problem, Problems};
+use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, PostgresQuery, Problem, Problems, Warning};
 use crate::customers::Directory;
 use crate::customers::directory::{
     CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupSettings,
@@ -196,6 +196,14 @@ pub(super) fn hash(
         .flatten()
         .collect();
     Some(format!("{:032x}", files::hash(&hashes)))
+}
+
+/// A warning about a file without customers; a file that tollgate may write can begin so.
+pub(super) fn warnings(source: Option<&DirectorySource>, kept: Option<&OpenDirectory>) -> Option<Warning> {
+    let Some(DirectorySource::File { file, is_writable: false }) = source else { return None };
+    let Directory::File(FileDirectory { table, .. }) = &*kept?.directory else { return None };
+    let problem = Problem::warning(file.place.clone(), "names a file without customers");
+    (table.credentials() == 0).then(|| problem.hint("the key of each caller is unknown; is the file complete?"))
 }
 
 /// Keeps a directory for the next reading.
