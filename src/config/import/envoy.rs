@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::front::rules::{Effects, Rule, VirtualHost};
 use super::front::{GUARD, LimitSettings, Listener, PASS, ProxyConfig, Upstream, denial};
-use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
+use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, open_prefix_note};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
 use crate::config::read::{Field, Section};
@@ -152,10 +152,9 @@ impl Reader<'_> {
         let Some(hosts) = hosts_of(&texts(&host, "domains")) else {
             return left_out(field, "of hosts with `*`, only those that begin with `*.` are carried over");
         };
-        let mut taken = Taken::default();
         let name = text(&host, "name").unwrap_or_default();
         for route in list(&host, "routes") {
-            self.route(&route, &name, &hosts, &limits, &mut taken);
+            self.route(&route, &name, &hosts, &limits, &field.place().path);
         }
         self.front.virtual_hosts.push(VirtualHost {
             place: field.key_place(),
@@ -193,7 +192,7 @@ impl Reader<'_> {
         host: &str,
         hosts: &[String],
         limits: &Limits,
-        taken: &mut Taken,
+        sequence: &str,
     ) -> Option<()> {
         let route =
             settings(field, &["name", "match", "route", "direct_response", "typed_per_filter_config", "metadata"])?;
@@ -216,7 +215,7 @@ impl Reader<'_> {
         if is_refused && status != Some(403) {
             note(field, "refuses requests with 403 here");
         }
-        reach(field, &condition, taken, &matches)?;
+        notes(field, text(&condition, "prefix").and_then(|prefix| open_prefix_note(&prefix)));
         let (upstreams, effects) = match action {
             None => (Vec::new(), Effects::refusal()),
             Some(action) => {
@@ -231,6 +230,7 @@ impl Reader<'_> {
             listeners: BTreeSet::from([self.listener.clone()]),
             name: text(&route, "name").unwrap_or_else(|| host.to_owned()),
             matches,
+            order: Some((sequence.to_owned(), Vec::new())),
             upstreams,
             effects,
         });
@@ -338,13 +338,6 @@ fn rewrite_of(condition: &Section<'_>, action: &Section<'_>) -> (String, String)
     let matched = text(condition, "prefix").or_else(|| text(condition, "path_separated_prefix"));
     let strip = prefix.as_ref().and(matched).unwrap_or_default();
     (strip.trim_end_matches('/').to_owned(), prefix.unwrap_or_default().trim_end_matches('/').to_owned())
-}
-
-/// Adds notes about the requests that a route takes. `None` if routes before it take them all.
-fn reach(field: &Field<'_>, condition: &Section<'_>, taken: &mut Taken, matches: &Match) -> Option<()> {
-    notes(field, text(condition, "prefix").and_then(|prefix| open_prefix_note(&prefix)));
-    let reached = taken.add_next(&field.place().path, matches);
-    reached.map(|remark| notes(field, remark)).map_err(|why| note(field, why)).ok()
 }
 
 /// The addresses of a cluster with their weights: those that get requests while all servers are up.

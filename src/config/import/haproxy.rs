@@ -9,7 +9,7 @@ use self::limits::Rules;
 use self::syntax::{Line, Section};
 use super::front::rules::Rule;
 use super::front::{Listener, PASS, ProxyConfig, node};
-use super::matches::{Match, Taken, joined};
+use super::matches::{Match, joined};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
 
@@ -42,8 +42,6 @@ struct Reader<'l, 'f> {
     /// The `defaults` lines of each section, by the section's position.
     defaults: HashMap<usize, &'l [Line]>,
     front: ProxyConfig,
-    /// The matches of the rules of a frontend so far.
-    taken: Taken,
 }
 
 pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
@@ -60,7 +58,6 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
         tables: HashMap::new(),
         defaults: HashMap::new(),
         front: ProxyConfig::default(),
-        taken: Taken::default(),
     };
     reader.define();
     for (position, section) in sections.iter().enumerate() {
@@ -167,7 +164,6 @@ impl<'l> Reader<'l, '_> {
         let is_shared = section.lines.iter().any(|line| line.word(0) == "use_backend");
         rules.trackers.iter_mut().for_each(|tracker| tracker.is_shared = is_shared);
         let is_first = self.front.rules.is_empty();
-        self.taken = Taken::default();
         let own_servers = section.kind() == "listen" && section.lines.iter().any(|line| line.word(0) == "server");
         let mut leads = false;
         for line in section.lines.iter().filter(|line| line.word(0) == "use_backend") {
@@ -263,19 +259,12 @@ impl<'l> Reader<'l, '_> {
             self.add_rules(of, &conditions::acls(of.lines.iter()), &mut rules);
         }
         for matches in matches {
-            let name = format!("{}.{backend}", section.name());
-            match self.taken.add_next(&name, matches) {
-                Err(why) => {
-                    self.note(line, why);
-                    continue;
-                }
-                Ok(remark) => remark.iter().for_each(|remark| self.note(line, remark)),
-            }
             self.front.rules.push(Rule {
                 place: self.findings.place(line.mark, &line.name()),
                 listeners: BTreeSet::from([section.name().to_owned()]),
-                name,
+                name: format!("{}.{backend}", section.name()),
                 matches: matches.clone(),
+                order: Some((section.name().to_owned(), Vec::new())),
                 upstreams: vec![(upstream.clone(), 1)],
                 effects: rules.effects.clone(),
             });

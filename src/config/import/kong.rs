@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, denial, node};
-use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, Taken, all_of, open_prefix_note};
+use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, all_of, open_prefix_note};
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
 use super::{add_new, scalar};
 use crate::config::read::{Field, Section};
@@ -63,8 +63,6 @@ struct Reader {
     /// The names under which callers send keys, and the number of routes that need no key.
     key_names: Vec<String>,
     without_keys: usize,
-    /// The routes so far, with their numbers of kinds of conditions and of header fields, and their longest paths.
-    taken: Taken<(usize, usize, usize)>,
 }
 
 pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
@@ -78,8 +76,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
     let (front, key_names) = (ProxyConfig::default(), Vec::new());
     let version = text(&file, "_format_version").unwrap_or_default();
     let has_plain_expressions = version.starts_with(['1', '2']);
-    let taken = Taken::default();
-    let mut reader = Reader { front, labels, has_plain_expressions, key_names, without_keys: 0, taken };
+    let mut reader = Reader { front, labels, has_plain_expressions, key_names, without_keys: 0 };
     for service in list(&file, "services") {
         reader.service(&file, &service, &plugins);
     }
@@ -292,12 +289,12 @@ impl Reader {
             let strip = if flag(&route, "strip_path", true) { path.trim_end_matches('/') } else { "" };
             let rewrite = (strip.to_owned(), base.trim_end_matches('/').to_owned());
             for matches in matches_of(&route, matched) {
-                notes(field, self.taken.add(&name, &matches, rank));
                 self.front.rules.push(Rule {
                     place: field.key_place(),
                     listeners: BTreeSet::new(),
                     name: names_of(&route).into_iter().next().unwrap_or_else(|| service.to_owned()),
                     matches,
+                    order: Some((String::new(), rank.clone())),
                     upstreams: vec![(upstream.to_owned(), 1)],
                     effects: Effects { rewrite: rewrite.clone(), ..effects.clone() },
                 });
@@ -389,13 +386,16 @@ impl Reader {
     }
 }
 
-/// The rank of a route: its numbers of kinds of conditions and of header fields, and the length of its longest path.
-fn rank(route: &Section<'_>) -> (usize, usize, usize) {
-    let paths = texts(route, "paths");
+/// The rank of a route: the number of its kinds of conditions, whether it has each kind, whether it has names of hosts without
+/// `*` only, the number of header fields, and the length of its longest path.
+fn rank(route: &Section<'_>) -> Vec<usize> {
+    let (paths, hosts) = (texts(route, "paths"), texts(route, "hosts"));
     let headers = section(route, "headers").map_or(0, |headers| headers.fields().count());
-    let conditions = [paths.len(), texts(route, "hosts").len(), texts(route, "methods").len(), headers];
-    let kinds = conditions.iter().filter(|number| **number > 0).count();
-    (kinds, headers, paths.iter().map(String::len).max().unwrap_or_default())
+    let conditions = [hosts.len(), headers, paths.len(), texts(route, "methods").len()];
+    let kinds = conditions.map(|number| usize::from(number > 0));
+    let has_names_only = usize::from(!hosts.is_empty() && !hosts.iter().any(|host| host.contains('*')));
+    let longest = paths.iter().map(String::len).max().unwrap_or_default();
+    [&[kinds.iter().sum()][..], &kinds, &[has_names_only, headers, longest]].concat()
 }
 
 /// The matches of a route with this path.

@@ -49,11 +49,6 @@ pub(super) struct ScopedLimit {
     pub(super) exempt: Vec<String>,
 }
 
-/// The matches of the rules so far, each with the rule's name and its rank. Of the rules that match a request, the proxy takes
-/// the one of the highest rank, and the first of several.
-#[derive(Default)]
-pub(super) struct Taken<R = ()>(Vec<(String, Match, R)>);
-
 impl Default for PathMatch {
     fn default() -> Self {
         Self::Below(String::new())
@@ -132,6 +127,11 @@ impl Match {
         (names_hosts, self.path == both.path, !self.methods.is_empty(), self.headers.len(), self == both)
     }
 
+    /// Whether a route with this match takes requests from one with the match `other`, which comes first.
+    pub(super) fn wins_over(&self, other: &Self) -> bool {
+        self.and(other).is_some_and(|both| self.specificity(&both) > other.specificity(&both))
+    }
+
     /// Formats the match as YAML.
     pub(super) fn written(&self) -> String {
         let path = match &self.path {
@@ -169,30 +169,6 @@ impl ScopedLimit {
 
     pub(super) fn holds_for(&self, matches: &Match) -> bool {
         self.matches.iter().any(|of| of.contains(matches))
-    }
-}
-
-impl<R: PartialOrd> Taken<R> {
-    /// Adds a match of a rule. Returns a note where the proxy decides otherwise than tollgate between this rule and another one.
-    pub(super) fn add(&mut self, name: &str, matches: &Match, rank: R) -> Option<String> {
-        let is_reversed = |(other, taken, of): &&(String, Match, R)| {
-            let both = taken.and(matches).filter(|_| other != name);
-            both.is_some_and(|both| (taken.specificity(&both) >= matches.specificity(&both)) != (*of >= rank))
-        };
-        let other = self.0.iter().find(is_reversed).map(|(other, ..)| other);
-        let note = other.map(|other| format!("shares requests with {other}: here the more specific route takes them"));
-        self.0.push((name.to_owned(), matches.clone(), rank));
-        note
-    }
-}
-
-impl Taken {
-    /// Adds a match of a rule that the proxy tries after the others. `Err` says that these take all its requests.
-    pub(super) fn add_next(&mut self, name: &str, matches: &Match) -> Result<Option<String>, &'static str> {
-        if self.0.iter().any(|(_, taken, ())| taken.contains(matches)) {
-            return Err("is never reached: a rule before it takes all that it would");
-        }
-        Ok(self.add(name, matches, ()))
     }
 }
 

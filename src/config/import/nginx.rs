@@ -382,6 +382,7 @@ impl<'d> Reader<'d, '_> {
             listeners: listeners.clone(),
             name: rule_name(hosts, &path_match),
             matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path_match) },
+            order: None,
             upstreams: Vec::new(),
             effects: Effects::refusal(),
         };

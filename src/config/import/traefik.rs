@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node, time};
-use super::matches::{PathMatch, ScopedLimit, Taken};
+use super::matches::{PathMatch, ScopedLimit};
 use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
 use crate::config::read::{Field, Section};
@@ -32,8 +32,6 @@ struct Reader<'a> {
     points: Vec<&'a str>,
     /// The names of the middlewares and services that routers use.
     used: RefCell<HashSet<String>>,
-    /// The routes so far, with the priorities of their routers.
-    taken: Taken<u64>,
     /// The smallest of the bodies' bounds that the middlewares of the router set.
     max_body: Option<u64>,
     front: ProxyConfig,
@@ -50,7 +48,6 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         services: services.iter().flat_map(Section::fields).collect(),
         points: points.iter().flat_map(Section::fields).map(|(name, _)| name).collect(),
         used: RefCell::default(),
-        taken: Taken::default(),
         max_body: None,
         front: ProxyConfig::default(),
     };
@@ -115,10 +112,9 @@ impl Reader<'_> {
             note(field, "refuses requests with 403 here: its service has no servers that are carried over");
             effects = Effects::refusal();
         }
-        let length = u64::try_from(rule.len()).unwrap_or(u64::MAX);
-        let priority = number(&router, "priority").filter(|priority| *priority > 0).unwrap_or(length);
+        let given = number(&router, "priority").filter(|priority| *priority > 0);
+        let priority = given.map_or(rule.len(), |given| usize::try_from(given).unwrap_or(usize::MAX));
         for matches in matches {
-            notes(field, self.taken.add(name, &matches, priority));
             let mut effects = effects.clone();
             // Traefik strips the prefix from the paths that begin with it
             if PathMatch::Below(effects.rewrite.0.clone()).and(&matches.path).is_none() {
@@ -129,6 +125,7 @@ impl Reader<'_> {
                 listeners: own_points.iter().filter(|_| !is_at_all).cloned().collect(),
                 name: name.to_owned(),
                 matches,
+                order: Some((String::new(), vec![priority])),
                 upstreams: upstreams.clone(),
                 effects,
             });

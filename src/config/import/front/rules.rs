@@ -1,5 +1,6 @@
 //! The rules of a proxy, and the routes that they become.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::ProxyConfig;
@@ -19,10 +20,16 @@ pub(in crate::config::import) struct Rule {
     pub(in crate::config::import) listeners: BTreeSet<String>,
     pub(in crate::config::import) name: String,
     pub(in crate::config::import) matches: Match,
+    /// The place of the rule in a sequence; `None` where the proxy takes the most specific rule.
+    pub(in crate::config::import) order: Option<Order>,
     /// Names of upstreams, each with its share of the requests; empty where the rule refuses all requests.
     pub(in crate::config::import) upstreams: Vec<(String, u64)>,
     pub(in crate::config::import) effects: Effects,
 }
+
+/// The name of a sequence of rules and a rule's rank in it. Of the rules that match a request, the proxy takes the one of the
+/// highest rank, and the first of several.
+pub(in crate::config::import) type Order = (String, Vec<usize>);
 
 /// A server of a proxy that takes all requests for its hosts. It refuses those that no rule of it takes.
 #[derive(Debug)]
@@ -106,6 +113,7 @@ impl ProxyConfig {
                 listeners: host.listeners.clone(),
                 name: host.name.clone(),
                 matches: Match { hosts, ..Match::default() },
+                order: None,
                 upstreams: Vec::new(),
                 effects: Effects::default(),
             });
@@ -116,75 +124,92 @@ impl ProxyConfig {
     /// Makes routes of the rules. As no route belongs to a listener, requests get the limits of the rules that take them at
     /// any listener.
     pub(super) fn add_routes(&mut self, findings: &Findings) {
-        let rules = contained_first(std::mem::take(&mut self.rules), |rule| &rule.matches);
-        for (position, rule) in rules.iter().enumerate() {
-            let note = |message: &str| findings.add(Problem::warning(rule.place.clone(), message));
-            if let Some(first) = rules.iter().take(position).find(|other| other.matches == rule.matches) {
-                note(match rule.has_effects_beyond(&first.effects) {
+        let note = |rule: &Rule, message: &str| findings.add(Problem::warning(rule.place.clone(), message));
+        let mut all = std::mem::take(&mut self.rules);
+        all.sort_by_cached_key(|rule| Reverse(rule.order.clone().map(|(_, rank)| rank)));
+        let mut rules: Vec<Rule> = Vec::new();
+        for rule in all {
+            match rules.iter().any(|first| first.takes_before(&rule, &rule.matches)) {
+                true => note(&rule, "is never reached: a rule before it takes all that it would"),
+                false => rules.push(rule),
+            }
+        }
+        // the parts of each rule, those of the last rule first: a rule takes requests before more specific parts of later ones
+        let mut parts: Vec<(&Rule, Effects, Vec<Match>)> = Vec::new();
+        for (position, rule) in rules.iter().enumerate().rev() {
+            let (before, _) = rules.split_at(position);
+            if let Some(first) = before.iter().find(|other| other.matches == rule.matches) {
+                let why = match rule.has_effects_beyond(&first.effects) {
                     true => {
                         "is left out: a rule before it takes the same requests, and gets its limits and access rules as well"
                     }
                     false => "is never reached: a rule before it takes the same requests",
-                });
+                };
+                note(rule, why);
                 continue;
             }
             let effects = match rule.upstreams.is_empty() {
                 true => rule.effects.clone(),
-                false => merged_effects(rule, &rules, note),
+                false => merged_effects(rule, before, &rules, |message| note(rule, message)),
             };
-            self.add_route(rule, &effects).iter().for_each(|why| note(why));
+            let later = parts.iter().filter(|(other, ..)| rule.is_in_sequence_with(other)).flat_map(|(.., of)| of);
+            let winning = later.filter(|later| later.wins_over(&rule.matches));
+            let mut own = split(&rule.matches, effects.conditions().chain(winning)).unwrap_or_else(|| {
+                note(rule, "has more combinations of conditions than are carried over");
+                split(&rule.matches, effects.conditions()).unwrap_or_else(|| vec![rule.matches.clone()])
+            });
+            own.retain(|part| !before.iter().any(|first| first.matches == *part || first.takes_before(rule, part)));
+            parts.push((rule, effects, own));
         }
+        let mut routes = Vec::new();
+        for (rule, effects, own) in parts.into_iter().rev() {
+            let made =
+                own.into_iter().filter_map(|part| self.route(rule, &effects, part, |message| note(rule, message)));
+            routes.extend(made);
+        }
+        self.routes = contained_first(routes, |route| &route.matches);
     }
 
-    /// Adds a route for a rule, and one for each part of it to which further limits apply. Returns notes about parts and
-    /// hosts that are left out, and about limits that exempt different networks.
-    fn add_route(&mut self, rule: &Rule, effects: &Effects) -> Vec<String> {
+    /// The route for a part of a rule. `None` if no host of it can be a route's. Adds notes about hosts that are left out, and
+    /// about limits that exempt different networks.
+    fn route(&mut self, rule: &Rule, effects: &Effects, mut matches: Match, note: impl Fn(&str)) -> Option<Route> {
         let Effects { limits: scoped, access, rewrite, more } = effects;
-        let of_limits = scoped.iter().flat_map(|limit| &limit.matches);
-        let cells = split(&rule.matches, of_limits.chain(access.iter().flat_map(|access| &access.matches)));
-        let (mut notes, mut routes) = (Vec::new(), Vec::new());
-        if cells.is_none() {
-            notes.push("has more combinations of conditions than are carried over".to_owned());
+        for (header, _) in &matches.headers {
+            self.unbelieved(header).iter().for_each(|why| note(&format!("a condition {why}")));
         }
-        for mut matches in cells.unwrap_or_else(|| vec![rule.matches.clone()]) {
-            let unbelieved = matches.headers.iter().filter_map(|(name, _)| self.unbelieved(name));
-            notes.extend(unbelieved.map(|why| format!("a condition {why}")));
-            let holding: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
-            let exempt = holding.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
-            let is_same = holding.iter().all(|limit| limit.exempt == exempt);
-            if !is_same {
-                notes.push("its limits exempt different networks: here they exempt none".to_owned());
-            }
-            let mut limits = Vec::new();
-            add_new(&mut limits, holding.iter().map(|holding| holding.limit.clone()));
-            let mut own_access = Access::default();
-            let applies = |access: &&ScopedAccess| access.matches.iter().any(|of| of.contains(&matches));
-            access.iter().filter(applies).for_each(|access| own_access.narrow(&access.access));
-            if rule.upstreams.is_empty() {
-                own_access = Access::of_nobody();
-            }
-            let is_host = |host: &String| HostPattern::parse(host).is_ok();
-            let (hosts, others): (Vec<String>, Vec<String>) = matches.hosts.into_iter().partition(is_host);
-            notes.extend(others.iter().map(|host| format!("the host {host} is left out: no route has a host like it")));
-            if hosts.is_empty() && !others.is_empty() {
-                continue;
-            }
-            matches.hosts = hosts;
-            let any_upstream = || self.upstreams.iter().take(1).map(|(name, _)| (name.clone(), 1)).collect();
-            routes.push(Route {
-                name: self.names.of(&rule.name, std::iter::empty()),
-                matches,
-                // a route has to have an upstream, also where it refuses all requests
-                upstreams: if rule.upstreams.is_empty() { any_upstream() } else { rule.upstreams.clone() },
-                limits,
-                exempt: if is_same { exempt } else { Vec::new() },
-                access: own_access,
-                rewrite: rewrite.clone(),
-                more: more.clone(),
-            });
+        let holding: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
+        let exempt = holding.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
+        let is_same = holding.iter().all(|limit| limit.exempt == exempt);
+        if !is_same {
+            note("its limits exempt different networks: here they exempt none");
         }
-        self.routes.extend(contained_first(routes, |route| &route.matches));
-        notes
+        let mut limits = Vec::new();
+        add_new(&mut limits, holding.iter().map(|holding| holding.limit.clone()));
+        let mut own_access = Access::default();
+        let applies = |access: &&ScopedAccess| access.matches.iter().any(|of| of.contains(&matches));
+        access.iter().filter(applies).for_each(|access| own_access.narrow(&access.access));
+        if rule.upstreams.is_empty() {
+            own_access = Access::of_nobody();
+        }
+        let is_host = |host: &String| HostPattern::parse(host).is_ok();
+        let (hosts, others): (Vec<String>, Vec<String>) = matches.hosts.into_iter().partition(is_host);
+        others.iter().for_each(|host| note(&format!("the host {host} is left out: no route has a host like it")));
+        if hosts.is_empty() && !others.is_empty() {
+            return None;
+        }
+        matches.hosts = hosts;
+        let any_upstream = || self.upstreams.iter().take(1).map(|(name, _)| (name.clone(), 1)).collect();
+        Some(Route {
+            name: self.names.of(&rule.name, std::iter::empty()),
+            matches,
+            // a route has to have an upstream, also where it refuses all requests
+            upstreams: if rule.upstreams.is_empty() { any_upstream() } else { rule.upstreams.clone() },
+            limits,
+            exempt: if is_same { exempt } else { Vec::new() },
+            access: own_access,
+            rewrite: rewrite.clone(),
+            more: more.clone(),
+        })
     }
 }
 
@@ -202,6 +227,16 @@ impl Rule {
         };
         !self.effects.limits.iter().all(has_limit)
             || !self.effects.access.iter().all(|access| effects.access.contains(access))
+    }
+
+    /// Whether the proxy tries this rule and `other` one behind the other.
+    fn is_in_sequence_with(&self, other: &Self) -> bool {
+        self.order.as_ref().zip(other.order.as_ref()).is_some_and(|((one, _), (another, _))| one == another)
+    }
+
+    /// Whether the rule, which comes before `other`, takes all these requests at the listeners of `other`.
+    fn takes_before(&self, other: &Self, requests: &Match) -> bool {
+        self.is_in_sequence_with(other) && self.listens_where(other) && self.matches.contains(requests)
     }
 
     /// Whether the rule takes the requests of all listeners of `other`.
@@ -227,6 +262,12 @@ impl Effects {
     /// Keeps out all requests.
     pub(in crate::config::import) fn refusal() -> Self {
         Self { access: vec![ScopedAccess::always(Access::of_nobody())], ..Self::default() }
+    }
+
+    /// The conditions of limits and access rules.
+    fn conditions(&self) -> impl Iterator<Item = &Match> {
+        let of_limits = self.limits.iter().flat_map(|limit| &limit.matches);
+        of_limits.chain(self.access.iter().flat_map(|access| &access.matches))
     }
 
     /// Adds the settings whose names are new.
@@ -304,10 +345,13 @@ impl Route {
 }
 
 /// The effects of a rule and of those that take its requests at other listeners. Adds a note about each of these.
-fn merged_effects(rule: &Rule, rules: &[Rule], note: impl Fn(&str)) -> Effects {
+fn merged_effects(rule: &Rule, before: &[Rule], rules: &[Rule], note: impl Fn(&str)) -> Effects {
     let mut effects = rule.effects.clone();
+    let takes_them =
+        |other: &Rule| rule.matches.and(&other.matches).is_some_and(|both| other.takes_before(rule, &both));
     for other in rules.iter().filter(|other| rule.shares_requests_with(other, rules)) {
-        if !other.has_effects_beyond(&effects) {
+        let is_before = before.iter().any(|one| std::ptr::eq(one, other)) && takes_them(other);
+        if is_before || !other.has_effects_beyond(&effects) {
             continue;
         }
         effects.limits.extend(other.effects.limits.iter().map(|limit| limit.within(&other.matches)));

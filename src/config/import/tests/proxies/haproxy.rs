@@ -239,7 +239,7 @@ fn haproxy_keys_of_a_part_of_a_field_are_named() {
 }
 
 #[test]
-fn haproxy_rules_that_share_requests_are_named_where_the_first_is_not_the_more_specific_one() {
+fn haproxy_rules_take_requests_before_more_specific_ones_behind_them() {
     let rules = |first: &str, second: &str| {
         haproxy(
             &format!("  use_backend api if {first}\n  use_backend web if {second}"),
@@ -247,8 +247,12 @@ fn haproxy_rules_that_share_requests_are_named_where_the_first_is_not_the_more_s
         )
     };
     let (host, path) = ("{ hdr(host) -i a.test }", "{ path_beg /w/ }");
-    rules(host, path).lacks_note("shares requests");
-    rules(path, host).notes(&["use_backend: shares requests with fe.api: here the more specific route takes them"]);
+    rules(host, path).omits("fe.api-2");
+    assert!(
+        rules(path, host).route("fe.api-2").contains("match: { hosts: [a.test], path: \"/w/**\" }\n    upstream: api"),
+        "{}",
+        rules(path, host).yaml
+    );
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn traefik_middlewares_rewrite_paths_one_behind_the_other() {
 }
 
 #[test]
-fn traefik_routers_are_named_where_the_more_specific_one_is_not_the_first() {
+fn traefik_routers_take_requests_before_more_specific_ones_behind_them() {
     let ours = |api: &str, writes: &str| {
         traefik(
             &format!("    api: {{ {api}, service: api }}\n    writes: {{ {writes}, service: api }}"),
@@ -65,7 +65,10 @@ fn traefik_routers_are_named_where_the_more_specific_one_is_not_the_first() {
         )
     };
     let own = "rule: Method(`POST`) && (Path(`/api/new`) || PathPrefix(`/api/`))";
-    ours("rule: PathPrefix(`/api/`)", own).lacks_note("shares requests");
-    ours("rule: PathPrefix(`/api/`), priority: 99", own)
-        .notes(&["http.routers.writes: shares requests with api: here the more specific route takes them"]);
+    ours("rule: PathPrefix(`/api/`)", own).lacks_note("is never reached");
+    let first = ours("rule: PathPrefix(`/api/`), priority: 99", own);
+    first.notes(&["http.routers.writes: is never reached: a rule before it takes all that it would"]);
+    let partly = ours("rule: \"Header(`X-A`, `1`)\", priority: 99", own);
+    let expected = "match: { path: /api/new, methods: [POST], headers: { x-a: \"1\" } }";
+    assert!(partly.route("api-3").contains(expected), "{}", partly.yaml);
 }
