@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use self::conditions::Acls;
 use self::limits::Rules;
 use self::syntax::{Line, Section};
-use super::front::rules::Rule;
+use super::front::rules::{Effects, Rule};
 use super::front::{Listener, PASS, ProxyConfig, node};
 use super::matches::{Match, joined};
 use crate::config::findings::Findings;
@@ -163,7 +163,7 @@ impl<'l> Reader<'l, '_> {
         // its backends read the counters, too
         let is_shared = section.lines.iter().any(|line| line.word(0) == "use_backend");
         rules.trackers.iter_mut().for_each(|tracker| tracker.is_shared = is_shared);
-        let is_first = self.front.rules.is_empty();
+        let before = self.front.rules.len();
         let own_servers = section.kind() == "listen" && section.lines.iter().any(|line| line.word(0) == "server");
         let mut leads = false;
         for line in section.lines.iter().filter(|line| line.word(0) == "use_backend") {
@@ -174,13 +174,13 @@ impl<'l> Reader<'l, '_> {
             None if own_servers => {
                 leads |= self.route_to(section, &section.head, section.name(), &[Match::default()], &rules);
             }
-            None if !leads => return self.note(&section.head, "is left out: it leads to no servers"),
+            None if !leads => self.note(&section.head, "is left out: it leads to no servers"),
             None => self.note(&section.head, "has no default_backend: what no rule takes is answered 404"),
         }
         if !leads {
-            return;
+            return self.front.rules.truncate(before);
         }
-        if !is_first {
+        if before > 0 {
             self.note(
                 &section.head,
                 "has routes that listeners of other frontends take, too: tell them apart by hosts",
@@ -227,16 +227,17 @@ impl<'l> Reader<'l, '_> {
 
     /// Reads a `use_backend` or a `default_backend`. Returns whether it leads to servers.
     fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, rules: &Rules<'l>) -> bool {
+        let passes = if self.refuses(line.word(1)) { PASS } else { "" };
         let condition = match conditions::parse_condition(line, acls) {
             Ok(condition) => condition,
             Err(what) => {
-                self.note(line, &format!("is left out: {what} is not carried over"));
+                self.note(line, &format!("is left out: {what} is not carried over{passes}"));
                 return false;
             }
         };
         if condition.iter().any(|one| one.over.is_some() || !one.from.is_empty() || !one.except.is_empty()) {
             let message = "is left out: routes go by host, path, method and header fields only; over a limit, `over_limit: { divert: ... }` goes elsewhere";
-            self.note(line, message);
+            self.note(line, &format!("{message}{passes}"));
             return false;
         }
         condition.iter().flat_map(|one| &one.remarks).for_each(|remark| self.note(line, remark));
@@ -255,7 +256,13 @@ impl<'l> Reader<'l, '_> {
     ) -> bool {
         let Some((upstream, of)) = self.backend(line, backend) else { return false };
         let mut rules = rules.clone();
-        if !std::ptr::eq(of, section) {
+        if upstream.is_none() && line.word(0) != "use_backend" {
+            return false;
+        }
+        if upstream.is_none() {
+            self.note(line, "refuses requests with 403 here: its backend has no servers that are carried over");
+            rules.effects = Effects::refusal();
+        } else if !std::ptr::eq(of, section) {
             self.add_rules(of, &conditions::acls(of.lines.iter()), &mut rules);
         }
         for matches in matches {
@@ -265,10 +272,10 @@ impl<'l> Reader<'l, '_> {
                 name: format!("{}.{backend}", section.name()),
                 matches: matches.clone(),
                 order: Some((section.name().to_owned(), Vec::new())),
-                upstreams: vec![(upstream.clone(), 1)],
+                upstreams: upstream.iter().map(|upstream| (upstream.clone(), 1)).collect(),
                 effects: rules.effects.clone(),
             });
         }
-        true
+        upstream.is_some()
     }
 }

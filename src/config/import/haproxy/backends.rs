@@ -7,16 +7,23 @@ use crate::config::import::front::{KeyPart, Upstream, node};
 use crate::config::import::scalar;
 
 impl<'l> Reader<'l, '_> {
-    /// The name of a backend's upstream, and the backend's section; `None` where the backend is left out.
-    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<(String, &'l Section)> {
+    /// The name of a backend's upstream, if it has servers, and the backend's section; `None` where there is no such backend.
+    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<(Option<String>, &'l Section)> {
         let is_it = |section: &Section| matches!(section.kind(), "backend" | "listen") && section.name() == name;
         let Some((position, section)) = self.sections.iter().enumerate().find(|(_, section)| is_it(section)) else {
             self.note(from, &format!("is left out: there is no backend {name}"));
             return None;
         };
         let lines = self.lines(position, section);
-        let upstream = self.upstream(section, &lines)?;
-        Some((self.front.upstream(upstream), section))
+        let upstream = self.upstream(section, &lines);
+        Some((upstream.map(|upstream| self.front.upstream(upstream)), section))
+    }
+
+    /// Whether a backend refuses requests: it has no servers, or denies.
+    pub(super) fn refuses(&self, name: &str) -> bool {
+        let mut all = self.sections.iter().filter(|section| section.kind() == "backend" && section.name() == name);
+        let has = |section: &Section, name: &str| section.lines.iter().any(|line| line.name() == name);
+        all.any(|section| !has(section, "server") || has(section, "http-request deny"))
     }
 
     fn upstream(&self, section: &Section, lines: &[&Line]) -> Option<Upstream> {
