@@ -35,9 +35,26 @@ pub(super) enum HeaderValue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PathMatch {
     Exact(String),
-    /// This path without its final slash, and all paths below it.
-    Below(String),
+    /// A path, and all paths below it.
+    Below(Prefix),
 }
+
+/// A path without its final slash, as the beginning of others.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Prefix {
+    pub(super) path: String,
+    /// Whether it has a final slash in the proxy, where it does not take the path alone.
+    has_slash: bool,
+}
+
+impl PartialEq for Prefix {
+    /// Whether routes take the same paths.
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for Prefix {}
 
 /// A limit, and the requests that it applies to.
 #[derive(Clone, Debug)]
@@ -51,14 +68,20 @@ pub(super) struct ScopedLimit {
 
 impl Default for PathMatch {
     fn default() -> Self {
-        Self::Below(String::new())
+        Self::Below(Prefix::default())
     }
 }
 
 impl PathMatch {
     /// The paths at and below `text`. `Err` says that no tollgate route can have this path.
     pub(super) fn prefix(text: &str) -> Result<Self, &'static str> {
-        check(text).map(|()| Self::Below(text.trim_end_matches('/').to_owned()))
+        check(text).map(|()| Self::below(text))
+    }
+
+    /// The paths at and below `text`, which may be empty.
+    pub(super) fn below(text: &str) -> Self {
+        let path = text.trim_end_matches('/');
+        Self::Below(Prefix { path: path.to_owned(), has_slash: !path.is_empty() && path.len() < text.len() })
     }
 
     /// The path `text` alone. `Err` says that no tollgate route can have this path.
@@ -73,10 +96,25 @@ impl PathMatch {
         };
         match (self, other) {
             (Self::Exact(one), Self::Exact(another)) => (one == another).then(|| self.clone()),
-            (Self::Exact(text), Self::Below(above)) => is_below(text, above).then(|| self.clone()),
-            (Self::Below(above), Self::Exact(text)) => is_below(text, above).then(|| other.clone()),
-            (Self::Below(one), Self::Below(another)) if is_below(one, another) => Some(self.clone()),
-            (Self::Below(one), Self::Below(another)) => is_below(another, one).then(|| other.clone()),
+            (Self::Exact(text), Self::Below(above)) => is_below(text, &above.path).then(|| self.clone()),
+            (Self::Below(above), Self::Exact(text)) => is_below(text, &above.path).then(|| other.clone()),
+            (Self::Below(one), Self::Below(another)) if is_below(&one.path, &another.path) => Some(self.clone()),
+            (Self::Below(one), Self::Below(another)) => is_below(&another.path, &one.path).then(|| other.clone()),
+        }
+    }
+
+    /// Whether it is a path alone that the prefix `other` does not take in the proxy, where that has a final slash.
+    pub(super) fn is_outside(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Exact(path), Self::Below(other)) if other.has_slash && other.path == *path)
+    }
+
+    /// The path of a prefix, if `other` is the same prefix with a final slash.
+    pub(super) fn without_slash_of(&self, other: &Self) -> Option<&str> {
+        match (self, other) {
+            (Self::Below(own), Self::Below(other)) if own == other && !own.has_slash && other.has_slash => {
+                Some(&own.path)
+            }
+            _ => None,
         }
     }
 }
@@ -129,14 +167,15 @@ impl Match {
 
     /// Whether a route with this match takes requests from one with the match `other`, which comes first.
     pub(super) fn wins_over(&self, other: &Self) -> bool {
-        self.and(other).is_some_and(|both| self.specificity(&both) > other.specificity(&both))
+        let both = self.and(other).filter(|_| !self.path.is_outside(&other.path));
+        both.is_some_and(|both| self.specificity(&both) > other.specificity(&both))
     }
 
     /// Formats the match as YAML.
     pub(super) fn written(&self) -> String {
         let path = match &self.path {
             PathMatch::Exact(path) => scalar(path),
-            PathMatch::Below(path) => scalar(&format!("{path}/**")),
+            PathMatch::Below(Prefix { path, .. }) => scalar(&format!("{path}/**")),
         };
         let any_of = |name: &str, texts: &[String]| (!texts.is_empty()).then(|| format!("{name}: {}", list(texts)));
         let quoted = |text: &str| serde_json::Value::from(text.replace("${", "$${")).to_string();

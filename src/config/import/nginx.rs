@@ -11,7 +11,7 @@ use self::syntax::Directive;
 use self::zones::Zone;
 use super::front::rules::{Effects, Rule, ScopedAccess, VirtualHost};
 use super::front::{GUARD, ProxyConfig, Upstream, Url, node, time};
-use super::matches::{Match, PathMatch, ScopedLimit, open_prefix_note};
+use super::matches::{Match, PathMatch, Prefix, ScopedLimit, open_prefix_note};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
 use crate::units::Nanos;
@@ -482,7 +482,7 @@ fn rewrite(path: &str, path_match: &PathMatch, target: Option<&str>) -> Option<(
 
 /// The name of the rule for these hosts and paths.
 fn rule_name(hosts: &[String], path: &PathMatch) -> String {
-    let (PathMatch::Exact(path) | PathMatch::Below(path)) = path;
+    let (PathMatch::Exact(path) | PathMatch::Below(Prefix { path, .. })) = path;
     let path = Some(path.trim_matches('/')).filter(|path| !path.is_empty()).unwrap_or("root");
     format!("{}.{path}", hosts.first().map_or("all", String::as_str))
 }

@@ -117,7 +117,7 @@ impl Reader<'_> {
         for matches in matches {
             let mut effects = effects.clone();
             // Traefik strips the prefix from the paths that begin with it
-            if PathMatch::Below(effects.rewrite.0.clone()).and(&matches.path).is_none() {
+            if PathMatch::below(&effects.rewrite.0).and(&matches.path).is_none() {
                 effects.rewrite.0.clear();
             }
             self.front.rules.push(Rule {

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use super::ProxyConfig;
 use crate::config::findings::Findings;
-use crate::config::import::matches::{Match, ScopedLimit, all_of, common, common_network, contained_first, split};
+use crate::config::import::matches::{
+    Match, PathMatch, ScopedLimit, all_of, common, common_network, contained_first, split,
+};
 use crate::config::import::{add_new, list, mapping, push, scalar};
 use crate::config::problem::{Place, Problem};
 use crate::ruleset::host::HostPattern;
@@ -127,6 +129,18 @@ impl ProxyConfig {
         let note = |rule: &Rule, message: &str| findings.add(Problem::warning(rule.place.clone(), message));
         let mut all = std::mem::take(&mut self.rules);
         all.sort_by_cached_key(|rule| Reverse(rule.order.clone().map(|(_, rank)| rank)));
+        let beside = |(position, rule): (usize, &Rule)| {
+            let (before, behind) = all.split_at(position);
+            // where the order means nothing, the rules behind count as well
+            let mut others = before.iter().chain(behind.iter().filter(|_| rule.order.is_none()));
+            others.find_map(|other| rule.path_beside(other)).map(str::to_owned)
+        };
+        let alone: Vec<Option<String>> = all.iter().enumerate().map(beside).collect();
+        for (rule, path) in all.iter_mut().zip(alone) {
+            let Some(path) = path else { continue };
+            note(rule, &format!("takes {path} alone: another rule takes what is below {path}/"));
+            rule.matches.path = PathMatch::Exact(path);
+        }
         let mut rules: Vec<Rule> = Vec::new();
         for rule in all {
             match rules.iter().any(|first| first.takes_before(&rule, &rule.matches)) {
@@ -236,7 +250,20 @@ impl Rule {
 
     /// Whether the rule, which comes before `other`, takes all these requests at the listeners of `other`.
     fn takes_before(&self, other: &Self, requests: &Match) -> bool {
-        self.is_in_sequence_with(other) && self.listens_where(other) && self.matches.contains(requests)
+        self.is_in_sequence_with(other)
+            && self.listens_where(other)
+            && self.matches.contains(requests)
+            && !requests.path.is_outside(&self.matches.path)
+    }
+
+    /// The path alone that a prefix takes, where `other`, which comes before it if there is an order, takes the paths below.
+    fn path_beside(&self, other: &Self) -> Option<&str> {
+        let is_between = match self.order {
+            None => other.order.is_none() && other.listeners == self.listeners,
+            Some(_) => other.is_in_sequence_with(self) && other.listens_where(self),
+        };
+        let path = self.matches.path.without_slash_of(&other.matches.path);
+        path.filter(|_| is_between && other.matches.contains(&self.matches))
     }
 
     /// Whether the rule takes the requests of all listeners of `other`.
