@@ -207,6 +207,7 @@ impl ProxyConfig {
             });
             unbelieved.for_each(|why| note(format!("the limit {name} {why}")));
         }
+        self.repeat_shared_hosts();
         self.close_virtual_hosts(findings);
         self.add_routes(findings);
     }

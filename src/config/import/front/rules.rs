@@ -13,7 +13,7 @@ use crate::config::problem::{Place, Problem};
 use crate::ruleset::host::HostPattern;
 
 /// A rule that leads requests to upstreams.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::config::import) struct Rule {
     /// The place of notes about the rule.
     pub(in crate::config::import) place: Place,
@@ -89,8 +89,6 @@ impl ProxyConfig {
     /// Adds a rule that refuses what no rule of a virtual host takes: without it, another server's route would take these
     /// requests.
     pub(super) fn close_virtual_hosts(&mut self, findings: &Findings) {
-        let is_carried =
-            |host: &VirtualHost| self.rules.iter().any(|rule| rule.is_of(host) && !rule.upstreams.is_empty());
         let takes_all = |host: &VirtualHost| {
             let all = |rule: &Rule| rule.matches == Match { hosts: rule.matches.hosts.clone(), ..Match::default() };
             self.rules.iter().any(|rule| rule.is_of(host) && all(rule))
@@ -98,8 +96,8 @@ impl ProxyConfig {
         let mut closing = Vec::new();
         for host in self.virtual_hosts.iter().filter(|host| !takes_all(host)) {
             let shares_listener =
-                |other: &VirtualHost| is_carried(other) && !other.listeners.is_disjoint(&host.listeners);
-            if (host.takes_any && is_carried(host)) || !self.virtual_hosts.iter().any(shares_listener) {
+                |other: &VirtualHost| self.leads(other) && !other.listeners.is_disjoint(&host.listeners);
+            if (host.takes_any && self.leads(host)) || !self.virtual_hosts.iter().any(shares_listener) {
                 continue;
             }
             let is_open =
@@ -121,6 +119,27 @@ impl ProxyConfig {
             });
         }
         self.rules.extend(closing);
+    }
+
+    /// Adds the rules of each virtual host once more for the hosts that it shares with a later one at other listeners, which may
+    /// have routes for these hosts alone: here the first leads.
+    pub(super) fn repeat_shared_hosts(&mut self) {
+        let mut repeated = Vec::new();
+        for (position, host) in self.virtual_hosts.iter().enumerate() {
+            let later = || self.virtual_hosts.iter().skip(position.saturating_add(1)).filter(|other| self.leads(other));
+            let is_shared = |name: &&String| later().any(|other| !other.takes_any && other.hosts.contains(name));
+            let hosts: Vec<String> = host.hosts.iter().filter(is_shared).cloned().collect();
+            let own =
+                self.rules.iter().filter(|rule| rule.is_of(host) && rule.matches.hosts != hosts && !hosts.is_empty());
+            let of = |rule: &Rule| Match { hosts: hosts.clone(), ..rule.matches.clone() };
+            repeated.extend(own.map(|rule| Rule { matches: of(rule), ..rule.clone() }));
+        }
+        self.rules.splice(0..0, repeated);
+    }
+
+    /// Whether a rule of a virtual host leads to an upstream.
+    fn leads(&self, host: &VirtualHost) -> bool {
+        self.rules.iter().any(|rule| rule.is_of(host) && !rule.upstreams.is_empty())
     }
 
     /// Makes routes of the rules. As no route belongs to a listener, requests get the limits of the rules that take them at
