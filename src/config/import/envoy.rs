@@ -13,7 +13,7 @@ const LOCAL: &str = "envoy.filters.http.local_ratelimit";
 /// The filter that asks a rate limit service. `tollgate import` reads that service's own files.
 const GLOBAL: &str = "envoy.filters.http.ratelimit";
 /// Filters that refuse requests. tollgate does not carry them over, so more requests pass.
-const GUARDS: [&str; 8] = [
+const GUARDS: [&str; 13] = [
     "envoy.filters.http.ext_authz",
     "envoy.filters.http.jwt_authn",
     "envoy.filters.http.rbac",
@@ -22,6 +22,11 @@ const GUARDS: [&str; 8] = [
     "envoy.filters.http.csrf",
     "envoy.filters.http.admission_control",
     "envoy.filters.http.rate_limit_quota",
+    "envoy.filters.network.rbac",
+    "envoy.filters.network.ext_authz",
+    "envoy.filters.network.ratelimit",
+    "envoy.filters.network.local_ratelimit",
+    "envoy.filters.network.connection_limit",
 ];
 
 /// Whether a file is a configuration of Envoy.
@@ -50,11 +55,12 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
     reader.front.finish(top.findings(), "route to a cluster")
 }
 
-/// The kind of an HTTP filter: Envoy goes by the type of its settings, and its name is free.
+/// The kind of a filter: Envoy goes by the type of its settings, and its name is free.
 fn filter_kind(name: &str, settings: Option<&Section<'_>>) -> String {
     let of_type = settings.and_then(|settings| text(settings, "@type"));
-    let kind = of_type.as_deref().and_then(|of_type| of_type.split_once(".filters.http.")?.1.split('.').next());
-    kind.map_or_else(|| name.to_owned(), |kind| format!("envoy.filters.http.{kind}"))
+    let kind =
+        of_type.as_deref().and_then(|of_type| of_type.split_once(".filters.")?.1.rsplit_once(".v")).map(|of| of.0);
+    kind.map_or_else(|| name.to_owned(), |kind| format!("envoy.filters.{kind}"))
 }
 
 /// The address in `address: { socket_address: ... }`, or the path in `address: { pipe: ... }`.
@@ -77,16 +83,23 @@ impl Reader<'_> {
         let before = self.front.rules.len();
         self.listener.clone_from(&own);
         for chain in list(&listener, "filter_chains") {
-            let chain = settings(&chain, &["filters", "name"])?;
+            let chain = settings(&chain, &["filters", "name", "filter_chain_match", "transport_socket"])?;
+            get(&chain, "filter_chain_match").iter().for_each(|field| note(field, GUARD));
+            let tls = section(&chain, "transport_socket").and_then(|socket| section(&socket, "typed_config"));
+            let asks = tls.is_some_and(|tls| flag(&tls, "require_client_certificate", false));
+            let what = if asks { GUARD } else { "is not carried over" };
+            get(&chain, "transport_socket").iter().for_each(|field| note(field, what));
             for filter in list(&chain, "filters") {
                 let of = filter.mapping("a mapping")?;
                 let is_manager = |settings: &Section<'_>| {
                     text(&of, "name").is_some_and(|name| name.ends_with("http_connection_manager"))
                         || text(settings, "@type").is_some_and(|of_type| of_type.ends_with(".HttpConnectionManager"))
                 };
-                let manager = section(&of, "typed_config").filter(is_manager);
-                match manager {
+                let config = section(&of, "typed_config");
+                let kind = filter_kind(&text(&of, "name").unwrap_or_default(), config.as_ref());
+                match config.filter(is_manager) {
                     Some(manager) => _ = self.manager(&filter, &manager),
+                    None if GUARDS.contains(&kind.as_str()) => note(&filter, &format!("{kind} {GUARD}")),
                     None => note(&filter, "is left out: only HTTP is carried over"),
                 }
             }
