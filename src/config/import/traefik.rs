@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node, time};
 use super::matches::{PathMatch, ScopedLimit};
-use super::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
+use super::{add_new, scalar};
 use crate::config::read::{Field, Section};
 use crate::units::Nanos;
 
@@ -28,8 +28,8 @@ pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
 struct Reader<'a> {
     middlewares: HashMap<&'a str, Field<'a>>,
     services: HashMap<&'a str, Field<'a>>,
-    /// The names of the file's entry points.
-    points: Vec<&'a str>,
+    /// The names of the file's entry points, each with its middlewares.
+    points: Vec<(&'a str, Vec<String>)>,
     /// The names of the middlewares and services that routers use.
     used: RefCell<HashSet<String>>,
     /// The smallest of the bodies' bounds that the middlewares of the router set.
@@ -46,7 +46,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
     let mut reader = Reader {
         middlewares: middlewares.iter().flat_map(Section::fields).collect(),
         services: services.iter().flat_map(Section::fields).collect(),
-        points: points.iter().flat_map(Section::fields).map(|(name, _)| name).collect(),
+        points: points.iter().flat_map(Section::fields).map(|(name, field)| (name, middlewares_of(&field))).collect(),
         used: RefCell::default(),
         max_body: None,
         front: ProxyConfig::default(),
@@ -60,7 +60,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         }
     }
     for (_, field) in points.iter().flat_map(Section::fields) {
-        let point = settings(&field, &["address"]);
+        let point = settings(&field, &["address", "http"]);
         let Some(address) = point.and_then(|point| text(&point, "address")) else { continue };
         let why = match address.rsplit_once('/') {
             Some((_, "udp")) => Some("is left out: only TCP is carried over".to_owned()),
@@ -83,6 +83,12 @@ fn bare(name: &str) -> &str {
     name.strip_suffix("@file").unwrap_or(name)
 }
 
+/// The names of the middlewares of an entry point.
+fn middlewares_of(point: &Field<'_>) -> Vec<String> {
+    let http = point.as_mapping().and_then(|point| settings(&get(&point, "http")?, &["middlewares"]));
+    http.map(|http| texts(&http, "middlewares")).unwrap_or_default()
+}
+
 impl Reader<'_> {
     fn router(&mut self, name: &str, field: &Field<'_>) -> Option<()> {
         let router = settings(field, &["rule", "service", "middlewares", "entryPoints", "priority"])?;
@@ -97,14 +103,18 @@ impl Reader<'_> {
         let upstreams = self.service(field, bare(&service), 0)?;
         let own_points = texts(&router, "entryPoints");
         let is_at_all =
-            !self.points.is_empty() && self.points.iter().all(|point| own_points.iter().any(|own| own == point));
+            !self.points.is_empty() && self.points.iter().all(|(point, _)| own_points.iter().any(|own| own == point));
         if !own_points.is_empty() && !is_at_all {
             note(field, "is taken at all listeners, not only at its entryPoints");
         }
         notes(field, remarks);
         let mut effects = Effects::default();
         self.max_body = None;
-        for middleware in texts(&router, "middlewares") {
+        let listens = |point: &str| own_points.is_empty() || own_points.iter().any(|own| own == point);
+        let of_points = self.points.iter().filter(|(point, _)| listens(point)).flat_map(|(_, of)| of.clone());
+        let mut middlewares = Vec::new();
+        add_new(&mut middlewares, of_points.chain(texts(&router, "middlewares")));
+        for middleware in middlewares {
             self.middleware(field, name, bare(&middleware), &mut effects, 0);
         }
         effects.more.extend(self.max_body.map(|most| format!("max_request_body: {most}B")));
