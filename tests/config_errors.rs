@@ -72,8 +72,9 @@ fn configurations_of_other_services_are_imported_or_refused_with_the_place() {
         let done = import::execute(&ImportArgs { files: vec![file.clone()] }, &mut written, &mut notes);
         let is_bad = file.file_name().unwrap().to_string_lossy().starts_with("bad-");
         assert_eq!(done.is_err(), is_bad, "{}: {done:?}", file.display());
-        let said = done.map_or_else(|refused| refused.to_string(), |()| String::from_utf8(notes).unwrap());
-        let output = format!("{}--\n{said}", String::from_utf8(written).unwrap());
+        let refusal = done.map_or_else(|refused| refused.to_string(), |()| String::new());
+        let [written, notes] = [written, notes].map(|text| String::from_utf8(text).unwrap());
+        let output = format!("{written}--\n{notes}{refusal}");
         let golden = PathBuf::from(format!("{}.txt", file.display()));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(&golden, &output).unwrap();

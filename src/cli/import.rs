@@ -23,7 +23,11 @@ pub struct ImportArgs {
 pub fn execute(args: &ImportArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let mut import = Import::default();
     for file in &args.files {
-        import.add(&source::read_config(file)?, &file.display().to_string())?;
+        let added = import.add(&source::read_config(file)?, &file.display().to_string());
+        if let Err(problems) = &added {
+            problems.warnings.iter().try_for_each(|note| writeln!(err, "{note}"))?;
+        }
+        added?;
     }
     let text = import.to_yaml();
     import.notes().iter().try_for_each(|note| writeln!(err, "{note}"))?;

@@ -101,7 +101,7 @@ pub(super) enum KeyPart {
     Field(&'static str, String),
 }
 
-/// An `http` or `https` URL.
+/// An `http` or `https` URL, also that of a socket in nginx, like `http://unix:/run/app.sock:/path/`.
 pub(super) struct Url<'u> {
     /// Whether it is `https`.
     pub(super) is_secure: bool,
@@ -374,7 +374,11 @@ impl<'u> Url<'u> {
     pub(super) fn parse(url: &'u str) -> Option<Self> {
         let secure = url.strip_prefix("https://");
         let rest = secure.or_else(|| url.strip_prefix("http://"))?;
-        let (authority, path) = rest.find('/').and_then(|at| rest.split_at_checked(at)).unzip();
+        // the path of a socket ends with a colon, or with the URL
+        let end =
+            if rest.starts_with("unix:") { rest.match_indices(':').nth(1).map(|(at, _)| at) } else { rest.find('/') };
+        let (authority, path) = end.and_then(|at| rest.split_at_checked(at)).unzip();
+        let path = path.map(|path| path.trim_start_matches(':')).filter(|path| !path.is_empty());
         Some(Self { is_secure: secure.is_some(), authority: authority.unwrap_or(rest), path })
     }
 

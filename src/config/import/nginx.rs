@@ -460,8 +460,7 @@ impl<'d> Reader<'d, '_> {
 
     /// The upstream of a `proxy_pass`, and the path that replaces the location's path; `None` for a URL with variables.
     fn target(&self, to: &Directive) -> Option<(Upstream, Option<String>)> {
-        let url = Url::parse(to.argument())
-            .filter(|url| !to.argument().contains('$') && !url.authority.starts_with("unix:"))?;
+        let url = Url::parse(to.argument()).filter(|_| !to.argument().contains('$'))?;
         let mut upstream = Upstream::at(&url);
         if url.is_secure {
             self.note(to, "certificates of upstreams are checked here");
