@@ -124,10 +124,13 @@ impl ProxyConfig {
         self.listeners.is_empty()
     }
 
-    /// Adds a listener. Returns a note where one of two listeners takes the connections of both.
+    /// Adds a listener. Returns a note where it is left out, or where one of two listeners takes the connections of both.
     pub(super) fn listen(&mut self, mut new: Listener) -> Option<String> {
         if let Some(port) = new.address.strip_prefix("localhost:") {
             new.address = format!("127.0.0.1:{port}");
+        }
+        if new.inet().is_none() && !new.address.starts_with("unix:") {
+            return Some(format!("is left out: no listener has an address like {}", new.address));
         }
         let takes = |one: &Listener, other: &Listener| match (one.inet(), other.inet()) {
             (Some(one), Some(other)) => one == other || (one.ip().is_unspecified() && collide(one, other)),
@@ -144,7 +147,15 @@ impl ProxyConfig {
     }
 
     /// The name of the upstream with these settings: an existing one, or a new one.
-    pub(super) fn upstream(&mut self, made: Upstream) -> String {
+    pub(super) fn upstream(&mut self, mut made: Upstream) -> String {
+        let mut nodes: Vec<(String, u64)> = Vec::new();
+        for (address, weight) in made.nodes {
+            match nodes.iter_mut().find(|(known, _)| *known == address) {
+                Some((_, sum)) => *sum = sum.saturating_add(weight),
+                None => nodes.push((address, weight)),
+            }
+        }
+        made.nodes = nodes;
         if let Some((name, _)) = self.upstreams.iter().find(|(_, known)| *known == made) {
             return name.clone();
         }
@@ -210,6 +221,12 @@ impl ProxyConfig {
         self.repeat_shared_hosts();
         self.close_virtual_hosts(findings);
         self.add_routes(findings);
+        for (is_missing, what) in [(self.listeners.is_empty(), "listener"), (self.routes.is_empty(), "route")] {
+            if is_missing {
+                let message = format!("holds no {what} that is carried over");
+                findings.add(Problem::error(findings.place(Mark::START, ""), message));
+            }
+        }
     }
 
     /// The reason why no request has a header field here, if so: only trusted proxies may send it, and there are none.

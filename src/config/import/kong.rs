@@ -210,7 +210,10 @@ impl Reader {
         let Some(url) = Url::parse(&address).filter(|url| !url.authority.is_empty()) else {
             return left_out(field, "only services of http and https are carried over");
         };
-        let upstream = self.upstream(file, &service, &url)?;
+        let upstream = self.upstream(file, &service, &url);
+        if upstream.is_none() {
+            note(field, "refuses requests with 403 here: its upstream has no targets");
+        }
         let is_own = |route: &Field<'_>| {
             let of = route.as_mapping().and_then(|route| reference(&route, "service"));
             of.is_some_and(|of| self.labels.get(&("service", of)) == Some(&name))
@@ -221,11 +224,12 @@ impl Reader {
             note(field, "is left out: it has no routes");
         }
         for route in &routes {
-            self.route(route, &name, &upstream, url.path.unwrap_or_default(), plugins);
+            self.route(route, &name, upstream.as_deref(), url.path.unwrap_or_default(), plugins);
         }
         Some(())
     }
 
+    /// The upstream of a service; none where it has no targets.
     fn upstream(&mut self, file: &Section<'_>, service: &Section<'_>, url: &Url<'_>) -> Option<String> {
         let host = url.authority.rsplit_once(':').map_or(url.authority, |(host, _)| host);
         let upstreams = list(file, "upstreams");
@@ -250,14 +254,14 @@ impl Reader {
         let time = |name: &str| number(service, name).map(|time| format!("{time}ms"));
         upstream.timeout("connect", time("connect_timeout"));
         upstream.timeout("first_byte", time("read_timeout"));
-        Some(self.front.upstream(upstream))
+        (!upstream.nodes.is_empty()).then(|| self.front.upstream(upstream))
     }
 
     fn route(
         &mut self,
         field: &Field<'_>,
         service: &str,
-        upstream: &str,
+        upstream: Option<&str>,
         base: &str,
         plugins: &[Plugin<'_>],
     ) -> Option<()> {
@@ -295,7 +299,7 @@ impl Reader {
                     name: names_of(&route).into_iter().next().unwrap_or_else(|| service.to_owned()),
                     matches,
                     order: Some((String::new(), rank.clone())),
-                    upstreams: vec![(upstream.to_owned(), 1)],
+                    upstreams: upstream.iter().map(|upstream| ((*upstream).to_owned(), 1)).collect(),
                     effects: Effects { rewrite: rewrite.clone(), ..effects.clone() },
                 });
             }

@@ -225,12 +225,13 @@ impl ProxyConfig {
             own_access = Access::of_nobody();
         }
         let is_host = |host: &String| HostPattern::parse(host).is_ok();
-        let (hosts, others): (Vec<String>, Vec<String>) = matches.hosts.into_iter().partition(is_host);
+        let (hosts, others): (Vec<String>, Vec<String>) = matches.hosts.drain(..).partition(is_host);
         others.iter().for_each(|host| note(&format!("the host {host} is left out: no route has a host like it")));
         if hosts.is_empty() && !others.is_empty() {
             return None;
         }
-        matches.hosts = hosts;
+        matches.hosts.clear();
+        add_new(&mut matches.hosts, hosts.iter().map(|host| host.to_ascii_lowercase()));
         let any_upstream = || self.upstreams.iter().take(1).map(|(name, _)| (name.clone(), 1)).collect();
         Some(Route {
             name: self.names.of(&rule.name, std::iter::empty()),
