@@ -160,8 +160,8 @@ impl Import {
 }
 
 const EXPECTED: &str = "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), a list of limits with `namespace` (Limitador), \
-                        a configuration of Envoy (`static_resources`), Kong (`_format_version`) or Traefik (`http`), nginx's `server` \
-                        blocks, or HAProxy's sections";
+                        a configuration of Envoy (`static_resources`), Kong (`_format_version`) or Traefik (its dynamic \
+                        configuration in YAML, with `http`), nginx's `server` blocks, or HAProxy's sections";
 
 /// A check whether a file belongs to a proxy, and the reader for it.
 type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>) -> Option<front::ProxyConfig>);
@@ -265,6 +265,16 @@ fn read_yaml(text: &str, findings: &Findings, names: &mut Names) -> Option<Conte
     if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
         let place = findings.place(crate::config::Mark::START, "");
         findings.add(Problem::error(place, "the file is empty").expected(EXPECTED));
+        return None;
+    }
+    let is_table = |line: &str| {
+        line.strip_prefix('[').is_some_and(|rest| rest.starts_with(char::is_alphabetic) && line.ends_with(']'))
+    };
+    if text.lines().any(|line| is_table(line) || line.starts_with("apiVersion: traefik")) {
+        let place = findings.place(crate::config::Mark::START, "");
+        findings.add(
+            Problem::error(place, "is TOML, or holds resources of Kubernetes: neither is read").expected(EXPECTED),
+        );
         return None;
     }
     let root = document::parse(text, 0, findings)?;

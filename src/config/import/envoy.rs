@@ -209,14 +209,19 @@ impl Reader<'_> {
     ) -> Option<()> {
         let route =
             settings(field, &["name", "match", "route", "direct_response", "typed_per_filter_config", "metadata"])?;
-        let limits = self.own_limits(&route, limits);
         let status = section(&route, "direct_response").and_then(|response| number(&response, "status"));
         let is_refused = status.is_some_and(|status| (400..600).contains(&status));
         let action = section(&route, "route").filter(|_| !is_refused);
         let condition = section(&route, "match").filter(|_| is_refused || action.is_some());
         let Some(condition) = condition else { return left_out(field, "it leads to no cluster") };
         let Some(matches) = matches(&condition, hosts) else {
-            let passes = if is_refused { PASS } else { "" };
+            let own = section(&route, "typed_per_filter_config");
+            let lost: Vec<&str> = own.iter().flat_map(Section::fields).map(|(name, _)| name).collect();
+            let passes = match lost.as_slice() {
+                _ if is_refused => PASS.to_owned(),
+                [] => String::new(),
+                lost => format!(": its requests pass here without its {}", lost.join(", ")),
+            };
             let message = "of `match`, only prefixes, exact paths and exact headers are carried over";
             return left_out(field, format_args!("{message}{passes}"));
         };
@@ -233,7 +238,12 @@ impl Reader<'_> {
             None => (Vec::new(), Effects::refusal()),
             Some(action) => {
                 name_unread(&action);
-                let limits = limits.into_iter().filter_map(|(_, limit)| limit).map(ScopedLimit::always).collect();
+                let limits = self
+                    .own_limits(&route, limits)
+                    .into_iter()
+                    .filter_map(|(_, limit)| limit)
+                    .map(ScopedLimit::always)
+                    .collect();
                 let rewrite = rewrite_of(&condition, &action);
                 (self.upstreams_of(field, &action)?, Effects { limits, rewrite, ..Effects::default() })
             }
@@ -335,13 +345,15 @@ fn set(limits: &mut Limits, name: &str, limit: Option<String>) {
 
 /// Adds notes about the settings of a route's action that are not carried over.
 fn name_unread(action: &Section<'_>) {
-    const UNREAD: [&str; 3] = ["timeout", "host_rewrite_literal", "auto_host_rewrite"];
-    name_others(action, &[["cluster", "weighted_clusters", "prefix_rewrite"], UNREAD].concat());
-    for field in UNREAD.iter().filter_map(|name| get(action, name)) {
-        note(
-            &field,
-            "is not carried over: it is the client's host that upstreams see, and the upstream that has `timeouts`",
-        );
+    const HOST: &str = "is not carried over: upstreams see the host that the client asks for";
+    const UNREAD: [(&str, &str); 3] = [
+        ("timeout", "is not carried over: write it into the `timeouts` of the upstream"),
+        ("host_rewrite_literal", HOST),
+        ("auto_host_rewrite", HOST),
+    ];
+    name_others(action, &[["cluster", "weighted_clusters", "prefix_rewrite"], UNREAD.map(|of| of.0)].concat());
+    for (name, message) in UNREAD {
+        get(action, name).iter().for_each(|field| note(field, message));
     }
 }
 

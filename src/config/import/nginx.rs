@@ -397,7 +397,7 @@ impl<'d> Reader<'d, '_> {
         let Some((mut upstream, target)) = self.target(to) else {
             return self.leave_out(location, to, "only URLs without variables are carried over");
         };
-        let Some(rewrite) = rewrite(path, &rule.matches.path, target.as_deref()) else {
+        let Some(rewrite) = rewrite(path, target.as_deref()) else {
             let why = "only paths that both end with `/`, or both do not, are carried over";
             return self.leave_out(location, to, why);
         };
@@ -473,10 +473,10 @@ impl<'d> Reader<'d, '_> {
 }
 
 /// The rewrite of a location's path to that of its `proxy_pass`; `None` where tollgate cannot rewrite so.
-fn rewrite(path: &str, path_match: &PathMatch, target: Option<&str>) -> Option<(String, String)> {
+fn rewrite(path: &str, target: Option<&str>) -> Option<(String, String)> {
     let Some(target) = target.filter(|target| *target != path) else { return Some(Default::default()) };
-    let is_prefix = matches!(path_match, PathMatch::Below(_)) && target.ends_with('/') == path.ends_with('/');
-    is_prefix.then(|| (path.trim_end_matches('/').to_owned(), target.trim_end_matches('/').to_owned()))
+    (target.ends_with('/') == path.ends_with('/'))
+        .then(|| (path.trim_end_matches('/').to_owned(), target.trim_end_matches('/').to_owned()))
 }
 
 /// The name of the rule for these hosts and paths.
