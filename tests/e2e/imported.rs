@@ -29,6 +29,9 @@ server {
     location = /exact { limit_req zone=keys; proxy_pass http://api; }
     location /v1/ { limit_req zone=api burst=4 nodelay; limit_req zone=keys burst=2 nodelay; proxy_pass http://api/internal/; }
     location ^~ /v2/ { limit_req zone=users burst=1 nodelay; proxy_pass http://api; }
+    location /both { proxy_pass http://api/one; }
+    location /both/ { proxy_pass http://api/two/; }
+    location = /same { proxy_pass http://api/other; }
     location /paced/ { limit_req zone=paced burst=2; proxy_pass http://api; }
     location /files/ { limit_req zone=keys burst=100 nodelay; limit_conn downloads 2; proxy_pass http://api; }
 }
@@ -65,6 +68,10 @@ frontend own
     http-request deny deny_status 429 if { sc_http_req_rate(0) gt 6 } !office
     http-request deny deny_status 503 if !office { sc_http_req_rate(1) ge 4 }
     http-request deny if { req.hdr(x-api-key) blocked }
+    http-request deny if { path /guarded/login } { src 127.0.0.13 }
+    use_backend closed if { path_beg /closed/ }
+    use_backend guarded if { path_beg /guarded/ }
+    use_backend api if { req.hdr(x-api-key) canary }
     use_backend b if { hdr(host) -i b.test } or { hdr_end(host) .b.test }
     use_backend writes if { path_beg /w/ } || { path /written }
     use_backend writes if METH_POST
@@ -74,6 +81,11 @@ backend keys
     stick-table type string len 32 size 1k expire 1d store http_req_rate(1d)
 backend api
     server a ORIGIN
+backend closed
+    http-request deny
+backend guarded
+    http-request deny unless { src 127.0.0.3 }
+    server g ORIGIN
 backend b
     stick-table type string len 32 size 1k expire 1d store http_req_rate(1d)
     http-request track-sc2 url_param(user)
@@ -204,6 +216,9 @@ fn outcomes(own: SocketAddr, denied: &AtomicUsize) -> (Vec<Outcome>, [usize; 2])
     go(3, (7, "x.b.test", "/", None));
     for (host, target) in [("c.test", "/only/x"), ("c.test", "/"), ("d.test", "/")] {
         go(1, (7, host, target, None));
+    }
+    for target in ["/both", "/both/", "/both/x", "/same"] {
+        go(1, (9, "a.test", target, None));
     }
     let at_once = |count, target: &str| {
         let outcomes = together(count, |_| {
@@ -353,6 +368,10 @@ fn haproxy_and_what_is_imported_of_it_decide_alike() {
         go(2, (9, "a.test", "/signup/x", None));
         go(2, (10, "a.test", "/v1/orders", Some("1,three")));
         go(4, (10, "a.test", "/v1/orders", Some("2,three")));
+        go(1, (14, "a.test", "/closed/x", Some("canary")));
+        for from in [3, 13, 14] {
+            go(1, (from, "a.test", "/guarded/login", Some("canary")));
+        }
         for key in ["blocked", "a, blocked ,b", "Blocked", "blocked b"] {
             go(1, (11, "a.test", "/v1/orders", Some(key)));
         }
