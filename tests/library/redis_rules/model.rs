@@ -71,7 +71,11 @@ impl Model {
 
     /// Charges all parts or none; returns whether all were charged, and their results.
     pub(crate) fn charge(&mut self, parts: &[Part], now: Nanos) -> (bool, AllCharged) {
-        let before: Vec<_> = parts.iter().map(|part| self.state(part, now)).collect();
+        let before = |part: &Part| match part.enforcement.consumes {
+            true => self.state(part, now),
+            false => self.view(part, now),
+        };
+        let before: Vec<_> = parts.iter().map(before).collect();
         let decided: Vec<_> =
             parts.iter().zip(&before).map(|(part, state)| part.rule.decide(state.clone(), part.cost, now)).collect();
         let passes = parts

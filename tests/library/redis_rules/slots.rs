@@ -163,3 +163,33 @@ fn a_denial_writes_nothing_and_no_key_stays_for_good() {
         redis::cmd("DEL").arg(&key).exec(&mut redis.connection).unwrap();
     }
 }
+
+#[test]
+fn a_question_writes_nothing_even_where_it_asks_about_a_state_of_other_parameters() {
+    let server = Server::start();
+    let mut redis = Scripted::new(server.connect());
+    for [asked, charged] in [
+        ["gcra rate=1/1s burst=5", "gcra rate=10/3600s burst=10"],
+        ["cycle limit=5 period=5s", "cycle limit=10 period=3600s"],
+        ["exponential limit=5 period=5s", "exponential limit=10 period=3600s"],
+        ["sliding_window limit=5 window=2s", "sliding_window limit=10 window=3600s"],
+    ] {
+        redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
+        let [asked, charged] = [shared(asked), shared(charged)];
+        assert_eq!(call(&mut redis, Call::Charge, START, &bucket(&charged, 10, CallArgument::Nothing)).granted, 1);
+        let key = key_name("t", &bucket(&charged, 1, CallArgument::Nothing));
+        let before = kept(&mut redis, &key);
+        for cost in [0, 1] {
+            let enforcement = Enforcement { consumes: false, ..Enforcement::DEFAULT };
+            let question = Bucket { enforcement, ..bucket(&asked, cost, CallArgument::Nothing) };
+            call(&mut redis, Call::Charge, after(1), &question);
+            assert_eq!(kept(&mut redis, &key), before, "{} at {cost}", asked.parameters());
+        }
+    }
+}
+
+/// What Redis has at a key, and when it expires.
+fn kept(redis: &mut Scripted, key: &str) -> (Vec<u8>, i64) {
+    let content = redis::cmd("DUMP").arg(key).query(&mut redis.connection).unwrap();
+    (content, redis::cmd("PEXPIRETIME").arg(key).query(&mut redis.connection).unwrap())
+}

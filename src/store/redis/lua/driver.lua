@@ -222,7 +222,7 @@ if op == 'charge' then
             put_charged(bucket, rule.debit(before, bucket.cost), bucket.cost)
             -- the wait of the denied request is reported from the log with the debit
             rule.retry = nil
-        elseif not rule.store and (bucket.changed or bucket.healed) then
+        elseif takes and not rule.store and (bucket.changed or bucket.healed) then
             put_charged(bucket, before, 0)
         end
         told = told or rule.report(bucket.admits, bucket.cost)
@@ -261,8 +261,6 @@ elseif op == 'partial' then
                 end
                 put_charged(bucket, after, times(bucket.cost, count))
             end
-        elseif not rule.store and (bucket.changed or bucket.healed) then
-            put_charged(bucket, before, 0)
         end
         local admits = equal(bucket.fits, want)
         told = told or rule.report(admits, bucket.cost)
