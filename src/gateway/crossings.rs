@@ -13,7 +13,7 @@ use quick_cache::sync::Cache;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::algorithm::{AlgorithmName, Decision, Denial};
-use crate::charge::Charge;
+use crate::charge::{Charge, ChargeSource, DecisionSource};
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, shared_because, subject};
 use crate::ruleset::key::{KeyFault, KeyPart, Value};
@@ -128,9 +128,22 @@ fn reached<'c>(context: &'c RequestContext, ruleset: &'c Ruleset) -> impl Iterat
     let pairs = context.verdict.standings.iter().zip(&context.charges);
     pairs.enumerate().filter_map(|(position, (standing, charge))| {
         let limit = ruleset.limits.get(standing.limit.0).filter(|limit| limit.acts() && !limit.warn_at.is_empty())?;
+        if is_decided_by_share(context, charge) {
+            return None;
+        }
         let used = used_percent(&context.verdict, standing)?;
         Some(Reached { position, charge, limit, standing, used, mark: limit.mark_at(used)? })
     })
+}
+
+/// Whether this gateway has decided by its share of the limit, because Redis is unavailable. It does not know how much of the
+/// other shares is used.
+fn is_decided_by_share(context: &RequestContext, charge: &Charge) -> bool {
+    match charge.taken_from {
+        ChargeSource::Fallback { cost_multiplier, .. } => cost_multiplier > 1,
+        ChargeSource::Slot(_) => context.decision_source == Some(DecisionSource::Fallback),
+        _ => false,
+    }
 }
 
 /// The share of the quota that counts as used, in percent. For a key that has less left than a request asks for, that is all

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use crate::admin_api;
 use crate::support::gateway::proxied;
 use crate::support::origin::ReceivedRequest;
+use crate::support::redis::Redis;
+use crate::support::shared::wait_for_breaker;
 use crate::support::tls::Authority;
 use crate::support::{Gateway, Origin, RefusingNode, SetOnDrop, free_port, wait_until};
 
@@ -243,6 +245,32 @@ fn a_denial_is_told_once_if_the_cost_jumps_past_the_marks() {
         [&data["used_percent"], &data["quota"], &data["remaining"]].map(|number| number.as_u64().unwrap())
     });
     assert_eq!(numbers.collect::<Vec<_>>(), [[100, 100, 40], [80, 100, 20], [100, 100, 20]]);
+}
+
+#[test]
+fn a_share_of_the_limit_in_an_outage_has_no_mark_told() {
+    let (origin, receiver, port) = (Origin::start(), Origin::start(), free_port());
+    let redis = Redis::start_on(port, None);
+    let store = format!("store: {{ redis: \"redis://127.0.0.1:{port}\", nodes: 5, timeout: 1s }}\n");
+    let config = store + &daily(&config(&origin, receiver.address, ""), "mode: shared, limit: 20");
+    let gateway = Gateway::start_with(&config, &[("secret", SECRET)], &[]);
+    let ask = |count| {
+        (0..count).for_each(|_| assert_eq!(gateway.get("/", &[("x-account", "acme")]).status, 200));
+    };
+    ask(1);
+    drop(redis);
+    // a fifth of the limit admits four, and one more is denied
+    ask(3);
+    assert_eq!(gateway.get("/", &[("x-account", "acme")]).status, 429);
+    wait_for_breaker(&gateway, "open");
+    let _redis = Redis::start_on(port, None);
+    wait_for_breaker(&gateway, "closed");
+    gateway.wait_for_metric("tollgate_limit_unsynced_tokens", &[], 0.0);
+    ask(15);
+    ended(&gateway, "delivered", 2.0);
+    let seen = receiver.received();
+    let numbers = seen.iter().map(|seen| (told(seen, SECRET).1, body(seen)["data"]["remaining"].as_u64().unwrap()));
+    assert_eq!(numbers.collect::<Vec<_>>(), [(80, 4), (95, 1)]);
 }
 
 #[test]
