@@ -16,6 +16,7 @@ use crate::algorithm::{AlgorithmName, Decision, Denial};
 use crate::charge::{Charge, ChargeSource, DecisionSource};
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, shared_because, subject};
+use crate::ruleset::cost::ChargeTime;
 use crate::ruleset::key::{KeyFault, KeyPart, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::{Standing, Verdict};
@@ -118,7 +119,8 @@ struct Reached<'c> {
     position: usize,
     charge: &'c Charge,
     limit: &'c Limit,
-    standing: &'c Standing,
+    /// The standing of the key, as far as it is final.
+    standing: Standing,
     used: u8,
     mark: u8,
 }
@@ -131,7 +133,8 @@ fn reached<'c>(context: &'c RequestContext, ruleset: &'c Ruleset) -> impl Iterat
         if is_decided_by_share(context, charge) {
             return None;
         }
-        let used = used_percent(&context.verdict, standing)?;
+        let standing = final_standing(&context.verdict, limit, charge, standing);
+        let used = used_percent(&context.verdict, &standing)?;
         Some(Reached { position, charge, limit, standing, used, mark: limit.mark_at(used)? })
     })
 }
@@ -143,6 +146,15 @@ fn is_decided_by_share(context: &RequestContext, charge: &Charge) -> bool {
         ChargeSource::Fallback { cost_multiplier, .. } => cost_multiplier > 1,
         ChargeSource::Slot(_) => context.decision_source == Some(DecisionSource::Fallback),
         _ => false,
+    }
+}
+
+/// The standing without the tokens that the request has only reserved: its real cost counts once it is settled.
+fn final_standing(verdict: &Verdict, limit: &Limit, charge: &Charge, standing: &Standing) -> Standing {
+    let is_settled_later = matches!(limit.charge.when, ChargeTime::Response { .. });
+    match is_settled_later && !verdict.is_denied() && charge.enforcement.takes(standing.decision) {
+        true => Standing { headroom: standing.headroom.after_refund(charge.cost, standing.policy), ..*standing },
+        false => *standing,
     }
 }
 

@@ -274,6 +274,27 @@ fn a_share_of_the_limit_in_an_outage_has_no_mark_told() {
 }
 
 #[test]
+fn tokens_that_are_only_reserved_have_no_mark_told() {
+    let receiver = Origin::start();
+    let origin = Origin::with(|exchange| {
+        let cost = exchange.path().trim_start_matches('/').to_owned();
+        exchange.reply("200 OK", &format!("x-cost: {cost}\r\n"), b"")
+    });
+    let limit = "limit: 100, cost: { response_header: x-cost }, charge: { when: response, reserve: 90 }";
+    let config = daily(&config(&origin, receiver.address, ""), limit).replace("[80, 95]", "[5]");
+    let gateway = Gateway::start_with(&config, &[("secret", SECRET)], &[]);
+    for (cost, refunded) in [(3, 87.0), (4, 173.0), (0, 263.0)] {
+        assert_eq!(gateway.get(&format!("/{cost}"), &[("x-account", "acme")]).status, 200);
+        let labels = [("limit", "guard"), ("plan", "none"), ("outcome", "refunded")];
+        gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, refunded);
+    }
+    ended(&gateway, "delivered", 1.0);
+    let seen = receiver.received();
+    let data = &body(&seen[0])["data"];
+    assert_eq!([&data["used_percent"], &data["remaining"]].map(Value::as_u64), [Some(7), Some(93)]);
+}
+
+#[test]
 fn the_bucket_of_requests_without_a_key_names_no_customer() {
     let (origin, receiver) = (Origin::start(), Origin::start());
     for (part, lacking) in
