@@ -22,7 +22,7 @@ use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::{Standing, Verdict};
 use crate::ruleset::{PlanId, Ruleset};
 use crate::telemetry::offenders::LimitedKey;
-use crate::units::{LimitKey, Nanos};
+use crate::units::{ClockOffset, LimitKey, Nanos};
 
 /// How many keys are remembered.
 const REMEMBERED: usize = 1 << 16;
@@ -183,7 +183,7 @@ pub(super) fn notify_reached<'v>(
     }
     let at = gateway.clock.wall_at(context.charged_at);
     for Reached { position, charge, limit, standing, used, mark } in reached(context, ruleset) {
-        let full_at = at.saturating_add(standing.headroom.until_full);
+        let full_at = time_of_states(charge, context.charged_at, at).saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
         let plan = plan(position, limit).and_then(|plan| ruleset.plans.get(plan.0));
         // the number of a plan is another one after a reload that lists plans in another order
@@ -206,6 +206,15 @@ pub(super) fn notify_reached<'v>(
             window: standing.policy.window,
             full_at,
         });
+    }
+}
+
+/// The time of a charge by the wall clock that its key's states go by: that of Redis, or of the gateway that owns the key. `at`
+/// is the time by this gateway's wall clock.
+fn time_of_states(charge: &Charge, charged_at: Nanos, at: Nanos) -> Nanos {
+    match charge.ahead {
+        ClockOffset::ZERO => at,
+        ahead => charged_at.shifted(ahead),
     }
 }
 

@@ -271,6 +271,10 @@ fn a_share_of_the_limit_in_an_outage_has_no_mark_told() {
     let seen = receiver.received();
     let numbers = seen.iter().map(|seen| (told(seen, SECRET).1, body(seen)["data"]["remaining"].as_u64().unwrap()));
     assert_eq!(numbers.collect::<Vec<_>>(), [(80, 4), (95, 1)]);
+    for seen in &seen {
+        let ends = body(seen)["data"]["whole_at"].as_str().unwrap().to_owned();
+        assert!(ends.ends_with("T00:00:00.000Z"), "the end of the day by the clock of Redis: {ends}");
+    }
 }
 
 #[test]

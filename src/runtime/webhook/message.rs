@@ -77,7 +77,7 @@ impl Message {
                 "quota": quota,
                 "remaining": remaining,
                 "window_seconds": window.map(Nanos::as_secs_f64),
-                "whole_at": rfc3339(*full_at),
+                "whole_at": rfc3339(rounded_up(*full_at)),
             },
         });
         Self { id: secrets.id(identity), at: *at, body: body.to_string() }
@@ -93,6 +93,13 @@ impl Message {
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }
+}
+
+/// The end of the millisecond that `time` is in, for a quota that is whole from this time on: a window that ends at midnight ends
+/// on the next day.
+fn rounded_up(time: Nanos) -> Nanos {
+    const MILLISECOND: u64 = 1_000_000;
+    Nanos::new(time.get().checked_next_multiple_of(MILLISECOND).unwrap_or(time.get()))
 }
 
 #[cfg(test)]
@@ -114,7 +121,7 @@ mod tests {
             quota: 1000,
             remaining: 170,
             window: Some(Nanos::from_secs(3_600)),
-            full_at: Nanos::from_secs(1_700_003_600),
+            full_at: Nanos::new(1_700_003_599_999_999_321),
         }
     }
 
