@@ -28,7 +28,7 @@ use crate::units::{ClockOffset, LimitKey, Nanos};
 const REMEMBERED: usize = 1 << 16;
 /// How many crossings may wait in memory until they are written to disk.
 const WAITING: usize = 4096;
-/// There is no second notification of a key at a mark within this time.
+/// The shortest window, counted from 1970: there is one notification of a key at a mark in each minute of the clock at most.
 const SHORTEST: Nanos = Nanos::from_secs(60);
 
 /// The event that a key has reached a mark.
@@ -287,6 +287,6 @@ mod tests {
         let refilled = |now, window| window_at(AlgorithmName::Gcra, (at(now), at(now)), window);
         assert_eq!(refilled(0, Some(HOUR)), refilled(3_599, Some(HOUR)));
         assert_ne!(refilled(3_599, Some(HOUR)), refilled(3_600, Some(HOUR)));
-        assert_eq!(refilled(0, Some(Nanos::SECOND)), refilled(59, None), "never more often than once in a minute");
+        assert_eq!(refilled(0, Some(Nanos::SECOND)), refilled(59, None), "once in each minute of the clock");
     }
 }
