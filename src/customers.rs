@@ -33,6 +33,11 @@ pub struct Customer {
 }
 
 impl Customer {
+    /// Whether the credential has not expired at `now`, a time since 1970.
+    pub fn is_valid_at(&self, now: Nanos) -> bool {
+        self.valid_until.is_none_or(|end| end > now)
+    }
+
     /// The parts of the customer that limits use.
     pub fn known(&self) -> KnownCaller<'_> {
         KnownCaller { name: &self.name, plan: self.plan, own: self.own.as_deref(), groups: self.groups.as_deref() }

@@ -163,7 +163,7 @@ fn text(answer: &Value) -> String {
         lines.push(format!("  banned: every request is denied for {left:.3} s"));
     }
     lines.extend(match answer["refused"].as_str() {
-        Some("suspended") => Some("  refused: the customer is suspended".to_owned()),
+        Some("suspended") => Some("  refused: the customer or the group is suspended".to_owned()),
         Some(_) => Some("  refused: every key of the customer has ended".to_owned()),
         None => None,
     });

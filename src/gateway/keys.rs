@@ -124,8 +124,9 @@ pub struct KeyAnswer {
     /// The time for which this gateway still bans the key; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub banned_for_seconds: Option<f64>,
-    /// Why requests of the key's customer are refused before any limit is asked, as the access log names it: `suspended`, or
-    /// `credential_expired` if none of its credentials is valid; absent if they are not, or if the customer is not listed.
+    /// Why requests of the key's customer or group are refused before any limit is asked, as the access log names it:
+    /// `suspended`, or `credential_expired` if none of the customer's credentials is valid; absent if they are not, or if
+    /// neither is listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<&'static str>,
     /// The source of the standing.
@@ -157,6 +158,8 @@ struct FoundKey {
     plan: Option<String>,
     /// The customer that the key names, if the directory lists it.
     customer: Option<Arc<Customer>>,
+    /// Whether the group that the key names is suspended.
+    is_group_suspended: bool,
     /// A charge to the key, or the reason why the limit does not apply to it.
     charge: Result<Charge, String>,
 }
@@ -204,8 +207,7 @@ impl KeyQuestion {
     pub async fn peek(&self, gateway: &Gateway) -> Result<KeyAnswer, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
-        let refused = found.refused(&active, gateway.clock.wall());
-        Ok(KeyAnswer { refused, ..found.answer(found.charge()?, gateway, &active).await })
+        Ok(found.answer(found.charge()?, gateway, &active).await)
     }
 
     /// Changes the key, and returns its standing after the change, with the one before.
@@ -254,7 +256,8 @@ impl KeyQuestion {
                 let limit = self.limit.clone();
                 match charge {
                     Ok((key, charge, plan)) => {
-                        Ok(FoundKey { limit, key, plan, customer: None, charge: charge.map(peek_charge) })
+                        let charge = charge.map(peek_charge);
+                        Ok(FoundKey { limit, key, plan, customer: None, is_group_suspended: false, charge })
                     }
                     Err(why) => Err(KeyQuestionError::NotApplicable { limit, why }),
                 }
@@ -289,16 +292,22 @@ impl FoundKey {
         }
     }
 
-    /// Why requests of the key's customer are refused at `now`, before any limit is asked.
+    /// Why all requests of the key's customer or group are refused at `now`, before any limit is asked.
     fn refused(&self, active: &ActiveConfig, now: Nanos) -> Option<&'static str> {
+        if self.is_group_suspended {
+            return Some(SUSPENDED);
+        }
         let customer = self.customer.as_ref()?;
-        // a token of the customer is good without any credential in the directory
+        // a token of the customer is good without any credential in the directory, unless this entry is suspended
         let takes_tokens = active.ruleset.customers.as_ref().is_some_and(|rules| rules.jwt().is_some());
-        let is_expired = || active.directory.table().is_some_and(|table| table.has_only_expired(&customer.name, now));
-        match () {
-            () if customer.suspended => Some(SUSPENDED),
-            () if !takes_tokens && is_expired() => Some(CREDENTIAL_EXPIRED),
-            () => None,
+        if !customer.suspended && (takes_tokens || customer.is_valid_at(now)) {
+            return None;
+        }
+        let all = active.directory.table().map(|table| table.all_named(&customer.name)).unwrap_or_default();
+        let mut valid = all.iter().filter(|customer| customer.is_valid_at(now)).peekable();
+        match valid.peek() {
+            None if !takes_tokens => Some(CREDENTIAL_EXPIRED),
+            _ => valid.all(|customer| customer.suspended).then_some(SUSPENDED),
         }
     }
 
@@ -327,7 +336,7 @@ impl FoundKey {
             window_seconds: window.map(Nanos::as_secs_f64),
             standing: LimitStanding::of_only_charge(&receipt.charged, (rule, charge.floor), now),
             banned_for_seconds: gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64),
-            refused: None,
+            refused: self.refused(active, gateway.clock.wall_at(now)),
             decided: receipt.source.as_str(),
             before: None,
         }

@@ -173,6 +173,29 @@ fn operators_ask_about_a_group_by_its_name() {
 }
 
 #[test]
+fn a_customer_is_suspended_if_the_groups_of_all_its_keys_are() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let groups =
+        GROUPS.replace("plan: pro,", "plan: pro, suspended: true,") + "- { level: organisation, group: initech }\n";
+    gateway.folder.write("groups.yaml", groups);
+    let more = "k4,four,free,globex,\nk5,four,free,initech,\nk6,six,free,globex,\n";
+    gateway.folder.write("customers.csv", CUSTOMERS.to_owned() + more);
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(["k4", "k5", "k6"].map(|key| gateway.get("/", &[("x-api-key", key)]).status), [403, 200, 403]);
+    let refused = |limit: &str, key: Value| {
+        let question = json!({ "limit": limit, "key": key }).to_string();
+        let fields = [("host", "localhost"), ("connection", "close")];
+        Client::connect(gateway.admin).post("/v1/keys/peek", &fields, question.as_bytes()).json()["refused"].take()
+    };
+    assert_eq!(
+        ["four", "six"].map(|name| refused("customer", json!({ "customer": name }))),
+        [Value::Null, json!("suspended")]
+    );
+    assert_eq!(refused("organisation", json!({ "group organisation": "globex" })), "suspended");
+}
+
+#[test]
 fn customers_in_redis_belong_to_groups_too() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let put = |key: &str, value: &str| {

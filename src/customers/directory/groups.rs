@@ -31,10 +31,11 @@ impl GroupTable {
         Self { levels: levels.iter().map(|level| level.as_str().into()).collect(), listed: None }
     }
 
-    /// The group of this level and name, if the file lists it.
-    pub fn find(&self, level: &str, name: &str) -> Option<&Arc<Group>> {
+    /// The group of this level and name, if the file lists it, with the groups that it belongs to.
+    pub fn find(&self, level: &str, name: &str) -> Option<Groups> {
         let position = self.levels.iter().position(|known| **known == *level)?;
-        self.listed(position, name).map(|listed| &listed.group)
+        let ListedGroup { group, outer } = self.listed(position, name)?;
+        Some(Groups(outer.iter().chain([group]).map(Arc::clone).collect()))
     }
 
     /// Every group that the file lists.

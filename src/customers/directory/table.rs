@@ -18,7 +18,6 @@ use super::{csv, yaml};
 use crate::customers::Customer;
 use crate::ruleset::key::sha256;
 use crate::ruleset::overrides::OverridesReader;
-use crate::units::Nanos;
 
 /// The format of a directory, or of a file of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,12 +162,11 @@ impl CustomerTable {
         customers
     }
 
-    /// Whether the customer with this name has credentials, all of which have expired at `now`. Searches all credentials.
-    pub fn has_only_expired(&self, name: &str, now: Nanos) -> bool {
+    /// The customer with this name, with the terms of each of its credentials. Searches all credentials.
+    pub fn all_named(&self, name: &str) -> Vec<Arc<Customer>> {
         let index = self.index.load();
-        let mut own = index.entries.iter().map(|entry| &entry.customer).filter(|customer| *customer.name == *name);
-        let is_expired = |customer: &Arc<Customer>| customer.valid_until.is_some_and(|end| end <= now);
-        own.next().is_some_and(is_expired) && own.all(is_expired)
+        let all = index.entries.iter().map(|entry| &entry.customer);
+        all.filter(|customer| *customer.name == *name).cloned().collect()
     }
 
     /// The number of credentials.

@@ -52,7 +52,7 @@ pub(super) fn find(
             KeyPart::Customer if matches!(value, Value::Address(_)) => owner.is_anonymous = true,
             KeyPart::Customer => owner.stranger = Some(text),
             KeyPart::Group(level) if limit.level.as_ref() == Some(level) => {
-                owner.groups = context.groups.find(level, text).map(|group| Groups([Arc::clone(group)].into()));
+                owner.groups = context.groups.find(level, text);
             }
             _ => {}
         }
@@ -84,6 +84,7 @@ pub(super) fn find(
         key: shown,
         plan: plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
         customer: owner.customer.clone(),
+        is_group_suspended: owner.groups.as_ref().is_some_and(Groups::suspended),
         charge: charge.map_err(|uncharged| uncharged_because(uncharged, ruleset, limit, &resolved)),
     })
 }

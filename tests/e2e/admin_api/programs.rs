@@ -90,6 +90,28 @@ fn a_limit_that_does_not_apply_to_a_key_admits_its_charges() {
 }
 
 #[test]
+fn answers_about_a_refused_customer_say_so_and_its_charges_are_made() {
+    let origin = Origin::start();
+    let customers = "credential,customer,plan,suspended,valid_until\nk1,acme,free,true,\nk2,globex,free,,2020-12-31\n";
+    let gateway = started(&by_customer(&origin), &[("customers.csv", customers)]);
+    for (customer, status, refused) in [("acme", 403, "suspended"), ("globex", 401, "credential_expired")] {
+        let key = if customer == "acme" { "k1" } else { "k2" };
+        assert_eq!(gateway.get("/", &[("x-api-key", key)]).status, status);
+        let question = json!({ "limit": "guard", "key": { "customer": customer }, "tokens": 1 });
+        let charges = json!({ "charges": [question] });
+        let charged = post(&gateway, "/v1/charge", &[HOST, BEARER], &charges).json();
+        assert_eq!(charged["admitted"], true, "{charged:#}");
+        let answers = [charged["charges"][0].clone()].into_iter().chain(
+            ["/v1/keys/grant", "/v1/keys/reset", "/v1/keys/peek"]
+                .map(|path| post(&gateway, path, &[HOST, BEARER], &question).json()),
+        );
+        let answers: Vec<Value> = answers.collect();
+        assert!(answers.iter().all(|answer| answer["refused"] == refused), "{answers:#?}");
+        assert_eq!(answers.iter().map(remaining).collect::<Vec<_>>(), [1, 2, 2, 2]);
+    }
+}
+
+#[test]
 fn the_key_of_a_limit_without_a_plan_needs_none() {
     const TIERS: &str = "limits:
   tiers: { algorithm: gcra, rate: 1/d, burst: 1, key: { descriptor: user }, plans: { pro: { rate: 1/d, burst: 5 } } }

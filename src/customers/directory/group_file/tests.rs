@@ -51,7 +51,7 @@ fn a_key_that_names_its_innermost_group_belongs_to_the_outer_ones() {
     assert_eq!((first.plan, second.plan), (PlanId(1), PlanId(0)), "a customer without a plan has that of its groups");
     let crawler = first.groups.as_ref().unwrap().at("project").unwrap();
     assert_eq!((crawler.plan, crawler.own.is_some()), (Some(PlanId(1)), true), "so has a group");
-    assert_eq!(table.find("team", "search").unwrap().plan, Some(PlanId(1)));
+    assert_eq!(table.find("team", "search").unwrap().plan(), Some(PlanId(1)));
 }
 
 #[test]
@@ -172,7 +172,8 @@ fn groups_of_two_levels_that_say_the_same_override_limits_of_their_own_levels() 
         "level,group,plan,overrides,organisation\norganisation,acme,pro,unlimited,\nteam,search,pro,unlimited,acme\n";
     let table = read(text).unwrap();
     let limits = [("organisation", "acme"), ("team", "search")].map(|(level, name)| {
-        let own = table.find(level, name).unwrap().own.as_ref().unwrap();
+        let groups = table.find(level, name).unwrap();
+        let own = groups.at(level).unwrap().own.as_ref().unwrap();
         own.limits.iter().map(|(limit, _)| *limit).collect::<Vec<_>>()
     });
     assert_eq!(limits, ["organisation", "team"].map(|level| vec![LimitId(level.len())]));
