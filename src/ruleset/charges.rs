@@ -131,6 +131,12 @@ impl Ruleset {
         told.plans.iter().copied().find(|plan| self.plans.get(plan.0).is_some_and(|name| name.as_bytes() == line))
     }
 
+    /// Whether a trusted proxy may name `plan` for the caller of a request.
+    pub fn may_proxy_name(&self, plan: PlanId) -> bool {
+        let told = self.customers.as_ref().and_then(|rules| rules.plan_from.as_ref());
+        told.is_some_and(|told| told.plans.contains(&plan))
+    }
+
     /// The facts about a request of `route` by which limits count. `known` is the caller; `None` is a caller without a
     /// credential, which has the plan of anonymous callers; `told` is the plan that a trusted proxy names. The upstream
     /// node is not known here.

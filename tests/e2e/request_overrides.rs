@@ -217,4 +217,11 @@ routes: [{{ name: all, upstream: origin, limits: [own, team] }}]
     let whose = "the parameters of the plan free of the team, in the time zone of the team";
     assert_eq!(answer["limits"][1]["why"], whose, "{answer}");
     assert_eq!(answer["caller"]["has_own_terms"], false);
+    for (plan, quota) in [(json!(null), 100), (json!("free"), 100), (json!("pro"), 10_000)] {
+        let question = json!({ "limit": "own", "key": { "customer": "acme" }, "plan": plan });
+        let mut admin = Client::connect(gateway.admin);
+        let fields = [("connection", "close"), ("host", "localhost")];
+        let peeked = admin.post("/v1/keys/peek", &fields, question.to_string().as_bytes()).json();
+        assert_eq!(peeked["quota"], quota, "{plan}: {peeked}");
+    }
 }

@@ -107,11 +107,13 @@ struct KeyOwner<'q> {
 }
 
 impl KeyOwner<'_> {
-    /// The facts by which limits find the owner's parameters; a customer that is not known here has the `named` plan.
+    /// The facts by which limits find the owner's parameters. The `named` plan is that of a customer that is not known here,
+    /// and the one of requests for which a trusted proxy may name it.
     fn resolved<'r>(&'r self, ruleset: &'r Ruleset, named: Option<PlanId>) -> Resolved<'r> {
         let customer = self.customer.as_deref().map(Customer::known);
         let anonymous = ruleset.customers.as_ref().and_then(|rules| rules.anonymous).filter(|_| self.is_anonymous);
-        let plan = customer.map(|customer| customer.plan).or(named).or(anonymous);
+        let told = named.filter(|plan| ruleset.may_proxy_name(*plan));
+        let plan = told.or(customer.map(|customer| customer.plan)).or(named).or(anonymous);
         Resolved {
             customer: customer.map(|customer| customer.name),
             plan: ruleset.named_plan(plan),
