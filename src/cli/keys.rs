@@ -168,8 +168,7 @@ fn text(answer: &Value) -> String {
         None => None,
     });
     let now = &answer["standing"];
-    let is_unknown = answer["decided"] == "fallback" && now["remaining"].is_null();
-    lines.push(match is_unknown {
+    lines.push(match now["more_in_seconds"].is_null() {
         true => "  now: nobody knows while Redis is unavailable".to_owned(),
         false => format!("  now: {} (known from: {})", standing(now), of(&answer["decided"])),
     });

@@ -323,7 +323,8 @@ impl FoundKey {
         let limit = &active.ruleset.limits[charge.limit];
         let rule = limit.rule(&charge.rule);
         let now = gateway.clock.now();
-        let receipt = gateway.store.ask(&active.binding, charge, now).await;
+        let mut asked = charge.clone();
+        let receipt = gateway.store.ask(&active.binding, &mut asked, now).await;
         let LimitTerms { words, quota, window } = LimitTerms::of(rule, charge.floor);
         KeyAnswer {
             limit: self.limit.clone(),
@@ -334,7 +335,7 @@ impl FoundKey {
             terms: words,
             quota,
             window_seconds: window.map(Nanos::as_secs_f64),
-            standing: LimitStanding::of_only_charge(&receipt.charged, (rule, charge.floor), now),
+            standing: LimitStanding::of_only_charge(&receipt.charged, &asked, rule, now),
             banned_for_seconds: gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64),
             refused: self.refused(active, gateway.clock.wall_at(now)),
             decided: receipt.source.as_str(),

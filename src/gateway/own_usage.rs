@@ -6,6 +6,8 @@ use std::rc::Rc;
 use http::Method;
 use serde::Serialize;
 
+use crate::algorithm::Headroom;
+use crate::charge::ChargeSource;
 use crate::customers::Customer;
 use crate::gateway::early;
 use crate::gateway::identify::Identity;
@@ -45,9 +47,10 @@ struct LimitUsage<'a> {
     /// The largest cost that would be admitted now; absent if any cost would.
     #[serde(skip_serializing_if = "Option::is_none")]
     remaining: Option<u64>,
-    /// The time until more tokens are available; 0 if none are missing.
-    more_in_seconds: f64,
-    /// The time until all tokens are available again; absent if requests in flight have to end first.
+    /// The time until more tokens are available; 0 if none are missing, absent if it is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more_in_seconds: Option<f64>,
+    /// The time until all tokens are available again; absent if it is unknown, or if requests in flight have to end first.
     #[serde(skip_serializing_if = "Option::is_none")]
     full_in_seconds: Option<f64>,
     /// The time for which this gateway still bans the customer's key, whatever is left; absent if it does not.
@@ -130,8 +133,13 @@ async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -
     let limit = active.ruleset.limits.get(charge.limit)?;
     let (rule, floor) = (limit.rule(&charge.rule).clone(), charge.floor);
     let banned = gateway.bans.remaining(&active.ruleset, &charge, now);
-    let receipt = gateway.store.charge(&active.binding, &mut [charge], now).await;
+    let mut asked = [charge];
+    let receipt = gateway.store.charge(&active.binding, &mut asked, now).await;
     let headroom = receipt.charged.first()?.headroom;
+    let [charge] = asked;
+    // while Redis is unavailable, nobody may know what is used
+    let known = (charge.taken_from != ChargeSource::FailedOpen).then_some(headroom);
+    let full_in = |headroom: Headroom| headroom.full_in(rule.policy().above(floor));
     let LimitTerms { words, quota, window } = LimitTerms::of(&rule, floor);
     Some(LimitUsage {
         limit: &limit.name,
@@ -140,8 +148,8 @@ async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -
         quota,
         window_seconds: window.map(Nanos::as_secs_f64),
         remaining: headroom.remaining,
-        more_in_seconds: headroom.until_more.as_secs_f64(),
-        full_in_seconds: headroom.full_in(rule.policy().above(floor)).map(Nanos::as_secs_f64),
+        more_in_seconds: known.map(|headroom| headroom.until_more.as_secs_f64()),
+        full_in_seconds: known.and_then(full_in).map(Nanos::as_secs_f64),
         banned_for_seconds: banned.map(Nanos::as_secs_f64),
     })
 }

@@ -1,6 +1,7 @@
 //! Operators' changes of a key: giving tokens back, or resetting the key.
 
 use std::net::SocketAddr;
+use std::slice;
 
 use crate::charge::{Charge, DecisionSource, Enforcement};
 use crate::store::{Authority, Binding, Receipt, Store};
@@ -35,17 +36,16 @@ pub enum AmendError {
 impl Store {
     /// Asks for the state of the key that `charge` names, and for the decision that `charge` would get. Charges and
     /// leases nothing: this function asks Redis even if this gateway remembers or leases tokens, unless this gateway
-    /// counts by itself.
-    pub async fn ask(&self, binding: &Binding, charge: &Charge, now: Nanos) -> Receipt {
-        let mut asks = [Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() }];
-        let [ask] = &asks;
-        if let Authority::Shared(shared, limit) = self.authority(binding, ask)
-            && ask.floor == 0
-            && let Some(charged) = shared.ask(limit, ask).await
+    /// counts by itself. `charge` then asks only, and says where.
+    pub async fn ask(&self, binding: &Binding, charge: &mut Charge, now: Nanos) -> Receipt {
+        charge.enforcement = Enforcement::DRY_RUN;
+        if let Authority::Shared(shared, limit) = self.authority(binding, charge)
+            && charge.floor == 0
+            && let Some(charged) = shared.ask(limit, charge).await
         {
             return Receipt { charged, source: DecisionSource::Store, failed_closed: None };
         }
-        self.charge(binding, &mut asks, now).await
+        self.charge(binding, slice::from_mut(charge), now).await
     }
 
     /// Checks whether this gateway can amend the key that `charge` names, as far as it knows without asking.
@@ -78,7 +78,7 @@ impl Store {
             Authority::Shared(shared, limit) => shared.amend(limit, &asks, amendment).await,
             Authority::Here | Authority::Owned(..) => {
                 let _fetches = match self.cluster().filter(|cluster| cluster.is_migrating()) {
-                    Some(cluster) => self.fetch_states(cluster, binding, std::slice::from_ref(&asks)).await,
+                    Some(cluster) => self.fetch_states(cluster, binding, slice::from_ref(&asks)).await,
                     None => Vec::new(),
                 };
                 self.local.amend(&binding.local, &asks, amendment, now)

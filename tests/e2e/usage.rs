@@ -1,6 +1,9 @@
 //! Customers can read their usage, and these requests cost nothing.
 
-use crate::support::{Gateway, Origin};
+use serde_json::{Value, json};
+
+use crate::admin_api::{self, HOST};
+use crate::support::{Gateway, Origin, free_port};
 
 const CUSTOMERS: &str = "credential,customer,plan\nfree-key,acme,free\npro-key,globex,pro\n";
 
@@ -124,6 +127,35 @@ routes:
         let both = [("per-tenant".to_owned(), all, 9), per_customer];
         assert_eq!(remaining(&report(&gateway, &[FREE, ("x-tenant", "t")])), both);
     }
+}
+
+#[test]
+fn what_nobody_knows_in_an_outage_is_left_out() {
+    let (origin, port) = (Origin::start(), free_port());
+    let gateway = with_usage_config(
+        &origin,
+        &format!(
+            "usage: {{}}
+store: {{ redis: \"redis://127.0.0.1:{port}\" }}
+limits:
+  open: {{ key: customer, mode: shared, on_store_down: allow, algorithm: fixed_window, limit: 5, window: 1d }}
+  local: {{ key: customer, mode: shared, on_store_down: local, algorithm: fixed_window, limit: 5, window: 1d }}
+routes: [{{ name: all, upstream: origin, limits: [open, local] }}]
+"
+        ),
+    );
+    let fields = ["remaining", "more_in_seconds", "full_in_seconds"];
+    let report = report(&gateway, &[FREE]);
+    let known = [0, 1].map(|limit| fields.map(|field| report["limits"][limit].get(field).is_some()));
+    assert_eq!(known, [[false; 3], [true; 3]], "{report:#}");
+    let request = json!({ "url": "http://localhost/", "headers": { "x-api-key": "free-key" } });
+    let peeked =
+        admin_api::post(&gateway, "/v1/keys/peek", &[HOST], &json!({ "limit": "open", "key": { "customer": "acme" } }));
+    let explained = admin_api::post(&gateway, "/v1/explain", &[HOST], &request).json();
+    for standing in [&peeked.json()["standing"], &explained["limits"][0]["standing"]] {
+        assert_eq!(fields.map(|field| &standing[field]), [&Value::Null; 3], "{standing:#}");
+    }
+    assert_eq!(explained["limits"][1]["standing"]["full_in_seconds"], 0.0);
 }
 
 #[test]

@@ -165,7 +165,6 @@ function explain() {
 
 function explained({ request, route, caller, bypassed, upstream, limits: met, answer, now }) {
   const lines = [];
-  const decided = answer?.cause === "store_away" ? "fallback" : now?.decided;
   const outcome = answer ? `answered ${answer.status} by tollgate: ${answer.detail}` : now?.outcome;
   if (outcome) lines.push(make("p", answer || isDenial(outcome) ? "verdict over" : "verdict pass", outcome));
   if (request) lines.push(make("p", "key", `${request.method} ${request.host}${request.path} from ${request.client ?? "an unknown address"}`));
@@ -184,7 +183,7 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
     if (limit.applies) {
       block.append(make("p", "", `${limit.terms}; ${limit.why}`));
       block.append(make("p", "", "key ", make("span", "key", keyLine(limit.key)), `, costs ${limit.cost}${limit.cost_rule ? ` (${limit.cost_rule})` : ""}`));
-      if (limit.standing) block.append(standing({ ...limit, decided }, null));
+      if (limit.standing) block.append(standing(limit, null));
     } else {
       block.append(make("p", "sub", limit.why));
     }
@@ -194,7 +193,7 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
 }
 
 /** Where a key stands, in a picture where there is a number, and in words. A refusal and a ban count before the limit's decision. */
-function standing({ standing: state, banned_for_seconds: banned, refused, decided }, quota) {
+function standing({ standing: state, banned_for_seconds: banned, refused }, quota) {
   const instead = refused ?? (banned === undefined ? undefined : "banned");
   const now = instead ? { ...state, decision: instead, wait_seconds: null, retry_after_seconds: refused ? null : banned } : state;
   const line = make("p", "");
@@ -219,7 +218,7 @@ function standing({ standing: state, banned_for_seconds: banned, refused, decide
       line.append(` of ${whole(quota)} `, meter);
     }
   }
-  if (decided === "fallback" && now.remaining === null) line.append("; nobody knows what is used while Redis is unavailable");
+  if (now.more_in_seconds === null) line.append("; nobody knows what is used while Redis is unavailable");
   else if (now.full_in_seconds === null) line.append("; comes back when requests end");
   else if (now.full_in_seconds > 0) line.append(`; full again in ${duration(now.full_in_seconds)}`);
   else line.append("; nothing is used");

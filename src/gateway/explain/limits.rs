@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{AnswerExplanation, Explanation, ResolvedRequest, masked};
-use crate::algorithm::{Decision, Denial, Policy, Rule};
+use crate::algorithm::{Decision, Denial, Rule};
 use crate::charge::{Charge, ChargeSource, Charged, DecisionSource, Enforcement, OnStoreDown, RuleRef};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
@@ -16,7 +16,7 @@ use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::Verdict;
 use crate::ruleset::words::LimitTerms;
 use crate::ruleset::{LimitId, Ruleset};
-use crate::units::{Cost, Nanos};
+use crate::units::Nanos;
 
 /// A limit of the route, and its effect on the request.
 #[derive(Clone, Debug, Serialize)]
@@ -78,9 +78,9 @@ pub struct LimitStanding {
     pub retry_after_seconds: Option<f64>,
     /// The largest cost that would be admitted at once; null if there is no such number.
     pub remaining: Option<u64>,
-    /// The time until more tokens are available; 0 if none are missing.
-    pub more_in_seconds: f64,
-    /// The time until all tokens are available again; null if requests in flight have to end first.
+    /// The time until more tokens are available; 0 if none are missing, null if it is unknown.
+    pub more_in_seconds: Option<f64>,
+    /// The time until all tokens are available again; null if it is unknown, or if requests in flight have to end first.
     pub full_in_seconds: Option<f64>,
 }
 
@@ -265,12 +265,12 @@ impl ResolvedRequest {
                 false => *charged,
             });
         let queued: Vec<Charged> = queued.collect();
-        for ((position, charge), charged) in charges.iter().zip(&queued) {
+        for (((position, charge), asked), charged) in charges.iter().zip(&batch).zip(&queued) {
             let account = &mut explanation.limits[*position];
             account.owner = gateway.store.owner(&active.binding, charge).map(|owner| owner.to_string());
             account.banned_for_seconds = gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64);
-            let policy = active.ruleset.limits[charge.limit].rule(&charge.rule).policy().above(charge.floor);
-            account.standing = Some(LimitStanding::of(charged, policy));
+            let rule = active.ruleset.limits[charge.limit].rule(&charge.rule);
+            account.standing = Some(LimitStanding::of(charged, asked, rule));
         }
         let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
             let down = active.ruleset.limits[charge.limit].mode.on_store_down();
@@ -307,22 +307,24 @@ impl ResolvedRequest {
 }
 
 impl LimitStanding {
-    /// The standing of a key after the only charge of a batch, which has to leave `floor` tokens for others; without a
-    /// result, that of a fresh key under `rule`.
-    pub(in crate::gateway) fn of_only_charge(charged: &[Charged], (rule, floor): (&Rule, Cost), now: Nanos) -> Self {
+    /// The standing of a key after `asked`, the only charge of a batch, under `rule`; without a result, that of a fresh key.
+    pub(in crate::gateway) fn of_only_charge(charged: &[Charged], asked: &Charge, rule: &Rule, now: Nanos) -> Self {
         let fresh = || Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) };
-        Self::of(&charged.first().copied().unwrap_or_else(fresh), rule.policy().above(floor))
+        Self::of(&charged.first().copied().unwrap_or_else(fresh), asked, rule)
     }
 
-    fn of(Charged { decision, headroom }: &Charged, policy: Policy) -> Self {
+    fn of(Charged { decision, headroom }: &Charged, asked: &Charge, rule: &Rule) -> Self {
+        // while Redis is unavailable, nobody may know what is used
+        let known = (asked.taken_from != ChargeSource::FailedOpen).then_some(headroom);
+        let full_in = known.and_then(|headroom| headroom.full_in(rule.policy().above(asked.floor)));
         let (decision, wait_seconds, retry_after_seconds) = describe_decision(*decision);
         Self {
             decision,
             wait_seconds,
             retry_after_seconds,
             remaining: headroom.remaining,
-            more_in_seconds: headroom.until_more.as_secs_f64(),
-            full_in_seconds: headroom.full_in(policy).map(Nanos::as_secs_f64),
+            more_in_seconds: known.map(|headroom| headroom.until_more.as_secs_f64()),
+            full_in_seconds: full_in.map(Nanos::as_secs_f64),
         }
     }
 }
