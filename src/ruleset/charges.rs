@@ -174,7 +174,7 @@ impl Ruleset {
 
     /// The buckets that the caller's requests are charged to, on any route that is open to it and charges it; `resolved`
     /// names the caller. Limits whose key needs a part that this request lacks are left out, also where such requests share a
-    /// bucket, and so are limits that clients do not see.
+    /// bucket, unless all requests of the caller lack it; and so are limits that clients do not see.
     pub fn buckets<'r>(
         &'r self,
         facts: &Facts<'_>,
@@ -190,7 +190,8 @@ impl Ruleset {
         };
         for route in self.matcher.routes().iter().filter(charges) {
             let here = resolved.on(route);
-            let has_part = |part: &KeyPart| key::value(part, facts, &here).is_ok();
+            let is_of_caller = |part: &KeyPart| matches!(part, KeyPart::Group(_) | KeyPart::JwtClaim(_));
+            let has_part = |part: &KeyPart| is_of_caller(part) || key::value(part, facts, &here).is_ok();
             let has_key = |id: &&LimitId| self.limits[id.0].key.parts.iter().all(has_part);
             let limits = route.limits.iter().filter(has_key);
             for charge in limits.filter_map(|id| self.charge(*id, facts, &here, hashers).ok()) {

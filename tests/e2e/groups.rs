@@ -196,6 +196,18 @@ fn a_customer_is_suspended_if_the_groups_of_all_its_keys_are() {
 }
 
 #[test]
+fn a_customer_without_a_group_sees_the_bucket_that_it_shares() {
+    let origin = Origin::start();
+    let config = config(&origin).replace("    missing_key: skip\n", "");
+    let keys = key_set(&[Issuer::ed25519()]);
+    let files = [("keys.jwks", keys.as_str()), ("customers.csv", CUSTOMERS), ("groups.yaml", GROUPS)];
+    let gateway = Gateway::start_with(&config, &files, &[]);
+    assert_eq!(left(&gateway, "k3", "organisation"), Some(8));
+    assert_eq!(statuses(&gateway, 9, ("x-api-key", "k3")), [200, 200, 200, 200, 200, 200, 200, 200, 429]);
+    assert_eq!(left(&gateway, "k3", "organisation"), Some(0), "of the common bucket of those without an organisation");
+}
+
+#[test]
 fn customers_in_redis_belong_to_groups_too() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let put = |key: &str, value: &str| {

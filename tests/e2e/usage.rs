@@ -37,7 +37,7 @@ plans: [free, pro]
 
 const FREE: (&str, &str) = ("x-api-key", "free-key");
 
-fn report(gateway: &Gateway, fields: &[(&str, &str)]) -> serde_json::Value {
+fn report(gateway: &Gateway, fields: &[(&str, &str)]) -> Value {
     let response = gateway.get("/.tollgate/usage", fields);
     assert_eq!(response.status, 200, "{response:?}");
     assert_eq!(response.field("content-type"), Some("application/json"));
@@ -45,10 +45,10 @@ fn report(gateway: &Gateway, fields: &[(&str, &str)]) -> serde_json::Value {
     response.json()
 }
 
-fn remaining(report: &serde_json::Value) -> Vec<(String, Vec<String>, u64)> {
-    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+fn remaining(report: &Value) -> Vec<(String, Vec<String>, u64)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
     let lines = report["limits"].as_array().unwrap();
-    let routes = |line: &serde_json::Value| line["routes"].as_array().unwrap().iter().map(text).collect();
+    let routes = |line: &Value| line["routes"].as_array().unwrap().iter().map(text).collect();
     lines.iter().map(|line| (text(&line["limit"]), routes(line), line["remaining"].as_u64().unwrap())).collect()
 }
 
