@@ -59,7 +59,7 @@ impl Subject {
         let store = Store::new(LocalStore::new(), Some(shared), None);
         let (wide, narrow) = (gcra(1_000_000, Nanos::SECOND, 1_000_000), gcra(1, Nanos::from_secs(3600), 1));
         let shared = |consistency| Mode::Shared(Sharing { consistency, ..Sharing::default() });
-        let leased = shared(Consistency::Leased { strict: false });
+        let leased = shared(Consistency::Leased { strict: None });
         let exact = shared(Consistency::Exact);
         let limits = [
             limit("sticky", Mode::Sticky, &wide),

@@ -233,6 +233,14 @@ impl Mode {
         matches!(self, Self::Shared(_))
     }
 
+    /// The part of a `burst` that can be admitted at once.
+    pub fn admitted(self, burst: Cost) -> Cost {
+        match self {
+            Self::Sticky => burst,
+            Self::Shared(sharing) => sharing.consistency.admitted(burst),
+        }
+    }
+
     /// How the limit treats requests while Redis is unavailable, if gateways share the states.
     pub const fn on_store_down(self) -> Option<OnStoreDown> {
         match self {
@@ -260,12 +268,27 @@ pub enum Consistency {
     /// Gateways lease tokens and spend them in memory: A(w) is at most B + r w plus the tokens that gateways hold.
     /// `strict` lowers B by as many.
     Leased {
-        /// Whether B is lowered by the tokens that gateways may hold.
-        strict: bool,
+        /// The configured number of gateways, where B is lowered by the tokens that these may hold.
+        strict: Option<u64>,
     },
     /// Gateways decide by themselves and synchronise their counts: A(w) is at most B + r w plus what the other gateways
     /// admit between two synchronisations.
     Eventual,
+}
+
+impl Consistency {
+    /// The most tokens that each gateway may hold of a `burst` that is lowered by them: together they hold an eighth of it.
+    pub fn strict_lease(self, burst: Cost) -> Cost {
+        const SHARE: u64 = 8;
+        let Self::Leased { strict: Some(nodes) } = self else { return 0 };
+        burst.checked_div(nodes.saturating_mul(SHARE)).unwrap_or(0)
+    }
+
+    /// The part of a `burst` that can be admitted at once.
+    pub fn admitted(self, burst: Cost) -> Cost {
+        let Self::Leased { strict: Some(nodes) } = self else { return burst };
+        burst.saturating_sub(self.strict_lease(burst).saturating_mul(nodes))
+    }
 }
 
 /// How a limit treats requests while Redis is unavailable.

@@ -192,7 +192,8 @@ pub fn load_customer_files<'t>(
     let top = Field::root(&context, &root).as_mapping()?.with(&FILE);
     // without `plans` (perhaps misspelt), every plan in the customers' file would look wrong
     top.get("plans")?;
-    let scope = FileScope::every_section(customers::customer_features(&top).tokens, top.has("domains"));
+    let tokens = customers::customer_features(&top).tokens;
+    let scope = FileScope::every_section(tokens, store::nodes(&top), top.has("domains"));
     let plans = limits::read_plans(&top, scope);
     let levels = customers::levels(&top);
     let customers = customers::read(&top, &plans, &levels, true);
@@ -274,7 +275,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         tokens,
         proxies: has_proxies,
         store: top.has("store"),
-        nodes: store::has_nodes(top),
+        nodes: store::nodes(top),
         domains: top.has("domains"),
     };
     let plans = limits::read_plans(top, scope);

@@ -134,7 +134,7 @@ fn over(limit: &Limit) -> &'static str {
 fn plans(limit: &Limit, plans: &[String]) -> Vec<Value> {
     let terms = |plan: Option<PlanId>| {
         let rule = limit.plan_rule(plan)?;
-        Some(LimitTerms::of(rule, limit.floor(plan, rule)))
+        Some(LimitTerms::of(limit, rule, limit.floor(plan, rule)))
     };
     let line = |plan: Option<&str>, terms: &Option<LimitTerms>| match terms {
         None => json!({ "plan": plan, "terms": UNLIMITED, "quota": null, "window_seconds": null }),

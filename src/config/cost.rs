@@ -1,6 +1,7 @@
 //! `cost` and `charge` of a limit: the cost of a request, and when the gateway charges it.
 
 use crate::algorithm::Rule;
+use crate::charge::Mode;
 use crate::config::prices::{self, PriceTable};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
@@ -262,7 +263,7 @@ pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
 pub(super) fn check(
     section: &Section<'_>,
     (cost, charge): &(CostRule, ChargeRule),
-    (terms, priority): (&AllTerms, &[u8]),
+    (terms, priority, mode): (&AllTerms, &[u8], Mode),
     plans: &[&str],
 ) -> Option<()> {
     if let (Some(field), true) = (section.get("charge"), terms.rules.iter().any(Rule::holds_slots)) {
@@ -270,7 +271,7 @@ pub(super) fn check(
         return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
     }
     let largest = largest(cost, charge);
-    let Some((plan, most)) = terms.largest_costs(priority).find(|(_, most)| largest > *most) else {
+    let Some((plan, most)) = terms.largest_costs(priority, mode).find(|(_, most)| largest > *most) else {
         return Some(());
     };
     let plan = plan.and_then(|PlanId(plan)| plans.get(plan)).filter(|_| terms.rules.len() > 1 || !priority.is_empty());
@@ -287,7 +288,7 @@ pub(super) fn check(
 pub(super) fn warn_if_never_fits(
     section: &Section<'_>,
     (cost, charge): &(CostRule, ChargeRule),
-    (terms, priority): (&AllTerms, &[u8]),
+    (terms, priority, mode): (&AllTerms, &[u8], Mode),
 ) {
     let reserve = || section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));
     let (max, field) = match (&charge.when, cost, &charge.reserve) {
@@ -306,7 +307,7 @@ pub(super) fn warn_if_never_fits(
         _ => return,
     };
     let Some(field) = field else { return };
-    let least = terms.largest_costs(priority).map(|(_, most)| most).min();
+    let least = terms.largest_costs(priority, mode).map(|(_, most)| most).min();
     if let Some(least) = least.filter(|least| max > least) {
         let message = format!(
             "believes costs up to {max}, and the limit admits at most {least} at once to some: what costs more can \

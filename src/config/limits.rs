@@ -238,7 +238,7 @@ impl<'a> LimitReader<'_, 'a> {
         ban::check(section, shadow)?;
         priority::check(section, (shadow, mode), &terms.rules)?;
         if let Some(cost) = &others.cost {
-            let terms = (terms, others.priority.as_slice());
+            let terms = (terms, others.priority.as_slice(), mode);
             cost::check(section, cost, terms, &self.plans.all().collect::<Vec<_>>())?;
             cost::warn_if_never_fits(section, cost, terms);
         }

@@ -138,7 +138,8 @@ impl ConfiguredOverrides {
         if *warns {
             warn_at::check(field, [&rule])?;
         }
-        cost::check_room(field, usable_room(&rule, priority, plan), *largest_cost)?;
+        let usable = usable_room(&rule, priority, plan).map(|room| limit.mode.admitted(room));
+        cost::check_room(field, usable, *largest_cost)?;
         Some(Override::Rule(Arc::new(zone.and_then(|zone| rule.in_zone(zone)).unwrap_or(rule))))
     }
 }

@@ -115,7 +115,7 @@ pub(super) fn check(
             warn_at::check(field, &extremes)?;
         }
         let plan = terms.lowest_plan(position, priority);
-        let usable = |rule| usable_room(rule, priority, plan);
+        let usable = |rule| usable_room(rule, priority, plan).map(|room| mode.admitted(room));
         extremes.iter().try_for_each(|rule| cost::check_room(field, usable(rule), largest_cost))?;
     }
     Some(())

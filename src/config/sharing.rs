@@ -14,7 +14,7 @@ const OF_SHARED: [&str; 3] = ["consistency", "strict", "on_store_down"];
 /// Reads `mode`, `consistency`, `strict` and `on_store_down`.
 pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
     let shared = section.get_or("mode", false, |field| field.choice(&[("sticky", false), ("shared", true)]));
-    let leased = Consistency::Leased { strict: false };
+    let leased = Consistency::Leased { strict: None };
     let words = [("exact", Consistency::Exact), ("leased", leased), ("eventual", Consistency::Eventual)];
     let consistency = section.get_or("consistency", Consistency::default(), |field| field.choice(&words));
     let strict = section.flag("strict");
@@ -38,21 +38,26 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
         let problem = Problem::error(field.place(), "needs a place that gateways share, and the file names no `store`");
         return field.fail(problem.hint("write `store: {redis: \"redis://127.0.0.1:6379/0\"}`"));
     }
+    let nodes = match scope {
+        FileScope::Gateway { nodes, .. } => nodes,
+        FileScope::LimitsOnly => Some(1),
+    };
     let consistency = match (consistency?, strict) {
-        (Consistency::Leased { .. }, strict) => Consistency::Leased { strict },
         (other, false) => other,
+        (Consistency::Leased { .. }, true) if nodes.is_some() => Consistency::Leased { strict: nodes },
+        (Consistency::Leased { .. }, true) => {
+            let field = section.get("strict")?;
+            let message =
+                "takes off the burst what all gateways may hold, and the file does not say how many there are";
+            return field
+                .fail(Problem::error(field.place(), message).hint("write `nodes: 3` in `store`, if there are three"));
+        }
         (_, true) => {
             let field = section.get("strict")?;
             let problem = Problem::error(field.place(), "is for limits whose tokens gateways take ahead");
             return field.fail(problem.hint("write `consistency: leased`, or leave it out"));
         }
     };
-    if let (Consistency::Leased { strict: true }, FileScope::Gateway { nodes: false, .. }) = (consistency, scope) {
-        let field = section.get("strict")?;
-        let message = "takes off the burst what all gateways may hold, and the file does not say how many there are";
-        return field
-            .fail(Problem::error(field.place(), message).hint("write `nodes: 3` in `store`, if there are three"));
-    }
     Some(Mode::Shared(Sharing { consistency, on_store_down: on_store_down? }))
 }
 

@@ -66,9 +66,10 @@ pub(super) fn read(top: &Section<'_>) -> Option<RedisStore> {
     top.optional("store", store)
 }
 
-/// Whether the file gives the number of gateways. The readers of limits need this before `store:` itself is read.
-pub(super) fn has_nodes(top: &Section<'_>) -> bool {
-    top.get("store").and_then(|field| field.as_mapping()).is_some_and(|store| store.has("nodes"))
+/// The number of gateways, if the file gives it. The readers of limits need this before `store:` itself is read.
+pub(super) fn nodes(top: &Section<'_>) -> Option<u64> {
+    let store = top.get("store")?.as_mapping()?.with(&STORE);
+    store.has("nodes").then(|| store.value_or("nodes", 1, Field::whole))
 }
 
 /// The servers, and the settings that stand in their addresses.

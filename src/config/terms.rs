@@ -3,6 +3,7 @@
 use indexmap::IndexSet;
 
 use crate::algorithm::{AlgorithmName, Rule};
+use crate::charge::Mode;
 use crate::config::names::Names;
 use crate::config::parameters::{Overlay, Parameters, takes};
 use crate::config::problem::Problem;
@@ -27,8 +28,8 @@ pub(super) enum FileScope {
         proxies: bool,
         /// Whether the file has a `store`.
         store: bool,
-        /// Whether the file gives the number of gateways.
-        nodes: bool,
+        /// The number of gateways, if the file gives it.
+        nodes: Option<u64>,
         /// Whether the file has `domains`: most descriptors have no plan.
         domains: bool,
     },
@@ -36,8 +37,9 @@ pub(super) enum FileScope {
 
 impl FileScope {
     /// A gateway whose file has all that a limit may need; for readers that leave errors about missing sections to others.
-    pub(super) const fn every_section(tokens: bool, domains: bool) -> Self {
-        Self::Gateway { customers: true, tokens, proxies: true, store: true, nodes: true, domains }
+    pub(super) fn every_section(tokens: bool, nodes: Option<u64>, domains: bool) -> Self {
+        let nodes = nodes.or(Some(1));
+        Self::Gateway { customers: true, tokens, proxies: true, store: true, nodes, domains }
     }
 
     /// Whether some requests may have no plan.
@@ -102,16 +104,16 @@ pub(super) struct AllTerms {
 }
 
 impl AllTerms {
-    /// The largest cost that requests of each plan may have, where plans may use the percents `priority` of the room; then
-    /// the largest cost under each rule.
-    pub(super) fn largest_costs(&self, priority: &[u8]) -> impl Iterator<Item = (Option<PlanId>, Cost)> {
+    /// The largest cost that requests of each plan may have, where plans may use the percents `priority` of the room and the
+    /// limit has this `mode`; then the largest cost under each rule.
+    pub(super) fn largest_costs(&self, priority: &[u8], mode: Mode) -> impl Iterator<Item = (Option<PlanId>, Cost)> {
         let of_plan = |(plan, terms): (usize, &PlanTerms)| match terms {
             PlanTerms::Rule(position) => Some((Some(PlanId(plan)), self.rules.get(*position)?)),
             PlanTerms::Unlimited => None,
         };
         let of_plans = self.plans.iter().enumerate().filter_map(of_plan);
         let all = of_plans.chain(self.rules.iter().map(|rule| (None, rule)));
-        all.filter_map(|(plan, rule)| Some((plan, usable_room(rule, priority, plan)?)))
+        all.filter_map(move |(plan, rule)| Some((plan, mode.admitted(usable_room(rule, priority, plan)?))))
     }
 
     /// The plan with the rule at `position` that may use the least of its room; `None` where each may use all of it.

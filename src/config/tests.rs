@@ -89,6 +89,14 @@ fn a_default_that_does_not_suit_an_item_is_left_out_of_it() {
 }
 
 #[test]
+fn a_strict_limit_tells_what_of_its_burst_is_admitted() {
+    let loaded = load(DEFAULTS, "f", &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
+    let limit = |name: &str| loaded.ruleset.limits.iter().find(|limit| limit.name == name).unwrap().describe(None);
+    let more = "; of the 100 only 88 are admitted at once (`strict`)";
+    assert_eq!(limit("leased"), format!("{}{more}", limit("exact")));
+}
+
+#[test]
 fn an_override_of_a_limit_with_windows_is_told_the_names_of_the_windows() {
     let loaded = load(DEFAULTS, "f", &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
     let refused = loaded.overrides.terms(None, None, None, "several: { limit: 5 }").unwrap_err();

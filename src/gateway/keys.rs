@@ -325,7 +325,7 @@ impl FoundKey {
         let now = gateway.clock.now();
         let mut asked = charge.clone();
         let receipt = gateway.store.ask(&active.binding, &mut asked, now).await;
-        let LimitTerms { words, quota, window } = LimitTerms::of(rule, charge.floor);
+        let LimitTerms { words, quota, window } = LimitTerms::of(limit, rule, charge.floor);
         KeyAnswer {
             limit: self.limit.clone(),
             algorithm: limit.algorithm.as_str(),

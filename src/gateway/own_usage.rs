@@ -140,7 +140,7 @@ async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -
     // while Redis is unavailable, nobody may know what is used
     let known = (charge.taken_from != ChargeSource::FailedOpen).then_some(headroom);
     let full_in = |headroom: Headroom| headroom.full_in(rule.policy().above(floor));
-    let LimitTerms { words, quota, window } = LimitTerms::of(&rule, floor);
+    let LimitTerms { words, quota, window } = LimitTerms::of(limit, &rule, floor);
     Some(LimitUsage {
         limit: &limit.name,
         routes,

@@ -31,10 +31,10 @@ pub struct LimitTerms {
 }
 
 impl LimitTerms {
-    /// The parameters `rule` for requests that have to leave `floor` tokens for others.
-    pub fn of(rule: &Rule, floor: Cost) -> Self {
+    /// The parameters `rule` of `limit` for requests that have to leave `floor` tokens for others.
+    pub fn of(limit: &Limit, rule: &Rule, floor: Cost) -> Self {
         let Policy { quota, window } = rule.policy().above(floor);
-        Self { words: rule.describe_above(floor), quota, window }
+        Self { words: limit.describe_rule(rule, floor), quota, window }
     }
 }
 
@@ -113,8 +113,18 @@ impl Key {
 impl Limit {
     /// The parameters for `plan`.
     pub fn describe(&self, plan: Option<PlanId>) -> String {
-        let describe = |rule: &Rule| rule.describe_above(self.floor(plan, rule));
+        let describe = |rule: &Rule| self.describe_rule(rule, self.floor(plan, rule));
         self.plan_rule(plan).map_or_else(|| UNLIMITED.to_owned(), describe)
+    }
+
+    /// The parameters `rule`, for requests that have to leave `floor` tokens for others.
+    fn describe_rule(&self, rule: &Rule, floor: Cost) -> String {
+        let words = rule.describe_above(floor);
+        let burst = rule.largest_cost().unwrap_or(Cost::MAX);
+        match self.mode.admitted(burst) {
+            all if all == burst => words,
+            admitted => format!("{words}; of the {burst} only {admitted} are admitted at once (`strict`)"),
+        }
     }
 
     /// The marks from which on the limit warns clients; `None` if it never does.
@@ -152,8 +162,8 @@ fn sharing(mode: Mode) -> Option<String> {
     let Mode::Shared(Sharing { consistency, on_store_down }) = mode else { return None };
     let how = match consistency {
         Consistency::Exact => "by all gateways, every request is decided in Redis",
-        Consistency::Leased { strict: false } => "by all gateways, which take tokens ahead",
-        Consistency::Leased { strict: true } => "by all gateways, which take tokens ahead that are held back",
+        Consistency::Leased { strict: None } => "by all gateways, which take tokens ahead",
+        Consistency::Leased { strict: Some(_) } => "by all gateways, which take tokens ahead that are held back",
         Consistency::Eventual => "by all gateways, which decide by themselves and tell each other",
     };
     let down = match on_store_down {

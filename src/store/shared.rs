@@ -251,7 +251,7 @@ impl SharedStore {
     }
 
     pub(super) fn limit(&self, spec: &LimitSpec<'_>) -> Option<SharedLimit> {
-        SharedLimit::new(spec, self.settings.nodes.unwrap_or(1))
+        SharedLimit::new(spec)
     }
 
     /// The denial of a charge, if it is certain without a call.

@@ -221,7 +221,7 @@ fn admitted_of_two_plans(consistency: Consistency) -> [u64; 2] {
 #[test]
 fn each_plan_is_held_to_its_own_limit_where_plans_share_a_key() {
     let [pro, free] = admitted_of_two_plans(Consistency::Exact);
-    for consistency in [Consistency::Leased { strict: false }, Consistency::Eventual] {
+    for consistency in [Consistency::Leased { strict: None }, Consistency::Eventual] {
         let admitted = admitted_of_two_plans(consistency);
         assert!(admitted[1] <= free + 5, "{consistency:?}: {admitted:?}, {pro} and {free} if exact");
         assert!(consistency == Consistency::Eventual || admitted[0] + 6 >= pro, "{admitted:?}, {pro} if exact");
@@ -263,7 +263,7 @@ fn tokens_of_an_outage_are_reconciled_under_the_parameters_that_admitted_them() 
 fn a_denied_request_keeps_no_leased_tokens_from_later_ones() {
     let rate = Rate::new(1, Nanos::SECOND).unwrap();
     let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(20))]);
-    let sharing = Sharing { consistency: Consistency::Leased { strict: false }, ..Sharing::default() };
+    let sharing = Sharing { consistency: Consistency::Leased { strict: None }, ..Sharing::default() };
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
     world.start(0, 7, ms(50), &[(limit, sharing)]);
     world.pass(Nanos::SECOND);
@@ -281,7 +281,7 @@ fn a_denied_request_keeps_no_leased_tokens_from_later_ones() {
 fn denied_requests_count_where_they_are_to_and_tokens_are_leased() {
     let rate = Rate::new(1, Nanos::SECOND).unwrap();
     let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(10))]);
-    let sharing = Sharing { consistency: Consistency::Leased { strict: false }, ..Sharing::default() };
+    let sharing = Sharing { consistency: Consistency::Leased { strict: None }, ..Sharing::default() };
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
     world.start(0, 7, ms(50), &[(limit, sharing)]);
     world.pass(Nanos::SECOND);
@@ -299,7 +299,7 @@ fn denied_requests_count_where_they_are_to_and_tokens_are_leased() {
 #[test]
 fn a_charge_whose_request_ends_unheard_is_given_back() {
     let slots = rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(1))]);
-    let leased = Sharing { consistency: Consistency::Leased { strict: false }, ..Sharing::default() };
+    let leased = Sharing { consistency: Consistency::Leased { strict: None }, ..Sharing::default() };
     let hourly = in_an_hour(AlgorithmName::FixedWindow, 10);
     let exact = Sharing::default();
     for (limit, sharing, all) in [(hourly.clone(), exact, 10), (hourly, leased, 10), (slots, exact, 1)] {

@@ -124,7 +124,10 @@ pub(super) fn explain_limits(
                 Ok(charge) => terms_of(ruleset, limit, charge, resolved),
                 Err(uncharged) => uncharged_because(*uncharged, ruleset, limit, resolved),
             },
-            terms: charge.as_ref().ok().map(|charge| LimitTerms::of(limit.rule(&charge.rule), charge.floor).words),
+            terms: charge
+                .as_ref()
+                .ok()
+                .map(|charge| LimitTerms::of(limit, limit.rule(&charge.rule), charge.floor).words),
             key: key_of(limit, ruleset, nodes, facts, resolved),
             cost: charge.as_ref().ok().map(|charge| charge.cost),
             cost_rule: limit.cost.describe(),

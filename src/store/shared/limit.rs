@@ -17,8 +17,6 @@ pub(super) const SLOT_LIFETIME: Nanos = Nanos::from_secs(15);
 pub struct SharedLimit {
     pub(super) name: Arc<str>,
     pub(super) sharing: Sharing,
-    /// The configured number of gateways.
-    nodes: u64,
     /// Whether a gateway may refund tokens of requests that have passed.
     gives_back: bool,
     forms: Vec<Form>,
@@ -69,18 +67,18 @@ pub fn check_shareable(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable
 }
 
 impl SharedLimit {
-    /// The shared side of a limit; `None` if it is sticky. `nodes` is the configured number of gateways.
-    pub(super) fn new(spec: &LimitSpec<'_>, nodes: u64) -> Option<Self> {
+    /// The shared side of a limit; `None` if it is sticky.
+    pub(super) fn new(spec: &LimitSpec<'_>) -> Option<Self> {
         let Mode::Shared(sharing) = spec.mode else { return None };
-        let forms = spec.rules.iter().map(|rule| form(rule, sharing, nodes)).collect::<Result<_, _>>().ok()?;
-        Some(Self { name: spec.name.into(), sharing, nodes, gives_back: spec.gives_back, forms })
+        let forms = spec.rules.iter().map(|rule| form(rule, sharing)).collect::<Result<_, _>>().ok()?;
+        Some(Self { name: spec.name.into(), sharing, gives_back: spec.gives_back, forms })
     }
 
     /// `charge` as a part of a call; `None` for parameters without a shared form.
     pub(super) fn part(&self, charge: &Charge) -> Option<ChargePart> {
         let Form { shared, max_lease } = match &charge.rule {
             RuleRef::Listed(position) => self.forms.get(*position)?.clone(),
-            RuleRef::Own(rule) => form(rule, self.sharing, self.nodes).ok()?,
+            RuleRef::Own(rule) => form(rule, self.sharing).ok()?,
         };
         let Charge { key, tag, cost, enforcement, .. } = *charge;
         let (limit, gives_back) = (Arc::clone(&self.name), self.gives_back);
@@ -101,27 +99,26 @@ impl SharedLimit {
     }
 }
 
-fn form(rule: &Rule, sharing: Sharing, nodes: u64) -> Result<Form, NotShareable> {
+fn form(rule: &Rule, Sharing { consistency, .. }: Sharing) -> Result<Form, NotShareable> {
     let whole = || rule.clone();
-    let (rule, max_lease) = match sharing.consistency {
-        Consistency::Leased { strict: true } => lowered(rule, nodes).unwrap_or_else(|| (whole(), 0)),
-        Consistency::Leased { strict: false } => (whole(), Cost::MAX),
+    let (rule, max_lease) = match consistency {
+        Consistency::Leased { strict: Some(_) } => lowered(rule, consistency).unwrap_or_else(|| (whole(), 0)),
+        Consistency::Leased { strict: None } => (whole(), Cost::MAX),
         Consistency::Exact | Consistency::Eventual => (whole(), 0),
     };
     Ok(Form { shared: Arc::new(SharedRule::new(rule, SLOT_LIFETIME)?), max_lease })
 }
 
-/// The rule with its burst lowered by the tokens that all `nodes` together may lease, an eighth, and the most that each
-/// gateway may lease. `None` if that is zero: then gateways lease nothing.
-fn lowered(rule: &Rule, nodes: u64) -> Option<(Rule, Cost)> {
-    const SHARE: u64 = 8;
+/// The rule with its burst lowered by the tokens that all gateways together may lease, and the most that each gateway may
+/// lease. `None` if that is zero: then gateways lease nothing.
+fn lowered(rule: &Rule, consistency: Consistency) -> Option<(Rule, Cost)> {
     let mut arguments = rule.arguments();
     let (name, most) = arguments.iter().find_map(|(name, value)| match value {
         Value::Whole(most) if ["burst", "capacity", "limit"].contains(&name) => Some((name, *most)),
         _ => None,
     })?;
-    let each = most.checked_div(nodes.saturating_mul(SHARE))?;
-    arguments.set(name, Value::Whole(most.saturating_sub(each.saturating_mul(nodes))));
+    let each = consistency.strict_lease(most);
+    arguments.set(name, Value::Whole(consistency.admitted(most)));
     let lower = rule.name().build(&arguments).ok()?;
     (each > 0).then_some((lower, each))
 }

@@ -117,8 +117,11 @@ impl play::History for History {
         let exact = Sharing { consistency: Consistency::Exact, on_store_down: OnStoreDown::Divide };
         let rate = Rate::new(RATE, Nanos::SECOND).unwrap();
         let fast = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(burst))]);
-        let extra_limits =
-            [Consistency::Leased { strict: false }, Consistency::Leased { strict: true }, Consistency::Eventual];
+        let extra_limits = [
+            Consistency::Leased { strict: None },
+            Consistency::Leased { strict: Some(GATEWAYS as u64) },
+            Consistency::Eventual,
+        ];
         let extra_limits = extra_limits.map(|consistency| (fast.clone(), Sharing { consistency, ..exact }));
         let window = in_an_hour(AlgorithmName::FixedWindow, burst);
         let extra_limits =

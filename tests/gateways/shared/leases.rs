@@ -14,7 +14,7 @@ use crate::world::ms;
 #[test]
 fn denied_requests_use_up_no_quota() {
     const LIMIT: u64 = 10_000;
-    let sharing = Sharing { consistency: Consistency::Leased { strict: false }, ..Sharing::default() };
+    let sharing = Sharing { consistency: Consistency::Leased { strict: None }, ..Sharing::default() };
     for algorithm in [AlgorithmName::FixedWindow, AlgorithmName::SlidingLog] {
         // a lease is for 100 ms, and the last one lapses
         for (pause, count, lapses) in [(10, 500, 20), (400, 20, 0)] {
