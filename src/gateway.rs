@@ -37,7 +37,6 @@ pub mod upstream;
 pub mod usage_sums;
 
 use active_config::ActiveConfig;
-use awaited_body::BodySource;
 use bans::Bans;
 use crossings::Crossings;
 use facts::Head;
@@ -50,7 +49,9 @@ use crate::clock::{Clock, WorkerClock};
 use crate::fields::Fields;
 use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::listener::{ListenerConfig, Peer};
-use crate::http::service::{ConnectError, ConnectionSettings, Exchange, Failure, Response, Service, Timing};
+use crate::http::service::{
+    ConnectError, ConnectionSettings, Exchange, Failure, IncomingBody, Response, Service, Timing,
+};
 use crate::http::traffic::Traffic;
 use crate::http::upstream::{Destination, OutgoingRequest};
 use crate::panics::failpoint;
@@ -187,41 +188,13 @@ impl Exchange for RequestContext {
         }
     }
 
-    fn max_collected(&self) -> Option<usize> {
-        (self.serves.speaks_grpc() && self.version == Version::Http2).then_some(decisions::MAX_MESSAGE)
-    }
-
-    async fn decide(&mut self, request: &RequestHead, body: &[u8]) -> Result<(), Box<Response>> {
+    async fn decide(&mut self, request: &RequestHead, body: &impl IncomingBody) -> Result<(), Box<Response>> {
         failpoint("decide");
         if self.serves != ListenerService::Proxy {
             return Err(Box::pin(decisions::decide(self, request, body)).await);
         }
         let peer = Rc::clone(&self.peer);
-        let head = Head::of(request, &peer);
-        let mut admitted = admit::admit(self, &head, BodySource::Streaming(request.framing)).await;
-        if admitted.is_ok() && self.awaited_body.is_none() {
-            admitted = attempts::acquire_upstream_permit(self).await;
-        }
-        admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
-    }
-
-    fn max_held(&self) -> Option<usize> {
-        let awaited = self.awaited_body.as_ref()?;
-        awaited.caller.as_ref().map(|_| self.active.ruleset.request_body.max_held)
-    }
-
-    fn needs_more_body(&mut self, part: &[u8]) -> bool {
-        self.awaited_body.as_mut().is_some_and(|body| body.read_held(part))
-    }
-
-    async fn decide_ahead(&mut self, request: &RequestHead) -> Result<(), Box<Response>> {
-        let admitted = admit::admit_before_body(self, request).await;
-        admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
-    }
-
-    async fn decide_by_body(&mut self, request: &RequestHead) -> Result<(), Box<Response>> {
-        failpoint("decide_by_body");
-        let mut admitted = admit::admit_with_body(self, request).await;
+        let mut admitted = admit::admit_incoming(self, &Head::of(request, &peer), (request.framing, body)).await;
         if admitted.is_ok() {
             admitted = attempts::acquire_upstream_permit(self).await;
         }

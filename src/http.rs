@@ -15,6 +15,7 @@ pub mod encoder;
 mod exchange;
 mod frames;
 pub mod head;
+mod held_body;
 mod http2;
 pub mod idle;
 pub mod limiter;

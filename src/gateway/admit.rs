@@ -9,7 +9,7 @@ use http::Method;
 use crate::algorithm::{Decision, Denial};
 use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
-use crate::gateway::awaited_body::{BodyFields, BodySource};
+use crate::gateway::awaited_body::{AwaitedBody, BodyFields, BodySource};
 use crate::gateway::caller::{self, Caller};
 use crate::gateway::cost_meter::CostMeter;
 use crate::gateway::facts::{Head, Refused, Target};
@@ -18,19 +18,52 @@ use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
 use crate::gateway::{attempts, bans, charging, denials, early, own_usage, trace};
-use crate::http::head::RequestHead;
-use crate::http::service::Exchange as _;
+use crate::http::body::Framing;
+use crate::http::service::{Exchange as _, IncomingBody};
 use crate::panics::failpoint;
 use crate::ruleset::cors::AllowedOrigin;
 use crate::ruleset::key::{Facts, KeyHasher};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::request_field::RequestFields;
-use crate::ruleset::{AccessLog, ListenerService, PlanId, Ruleset};
+use crate::ruleset::{AccessLog, ListenerService, Ruleset};
 use crate::units::{LimitKey, Nanos};
 
-/// Decides whether a request may pass, except under limits that depend on a body that is still arriving, and makes it wait
-/// if it has to. `Err` is the response to a request that may not pass.
+/// Decides whether a request may pass whose `body` follows its head, framed like this, and makes the request wait if it has
+/// to. `Err` is the response to a request that may not pass.
+pub async fn admit_incoming(
+    context: &mut RequestContext,
+    head: &Head<'_>,
+    (framing, body): (Framing, &impl IncomingBody),
+) -> Result<(), Answer> {
+    let (caller, mut resolved) = identify_and_resolve(context, head, BodySource::Streaming(framing)).await?;
+    if let Some(BodyFields::Awaited(awaited)) = resolved.body {
+        // rare steps are boxed: the engine moves the future of each request, and boxes keep it small
+        resolved = Box::pin(resolve_with_body(context, &caller, head, resolved.charges, (awaited, body))).await?;
+    }
+    charge_and_wait(context, &caller, head, resolved).await
+}
+
+/// Does the same for a request whose body is read already or out of sight.
 pub async fn admit(context: &mut RequestContext, head: &Head<'_>, body: BodySource<'_>) -> Result<(), Answer> {
+    let (caller, resolved) = identify_and_resolve(context, head, body).await?;
+    charge_and_wait(context, &caller, head, resolved).await
+}
+
+/// The charges of a request that are still to be made.
+struct ResolvedCharges {
+    charges: Vec<Charge>,
+    cost_meter: Option<Box<CostMeter>>,
+    /// The fields of its body, if a limit needs them; as long as they are awaited, the charges under such limits are missing.
+    body: Option<BodyFields>,
+}
+
+/// Finds the route and the caller of a request, and its charges as far as they do not depend on a body that is still arriving.
+/// `Err` is the response to a request that may not pass.
+async fn identify_and_resolve(
+    context: &mut RequestContext,
+    head: &Head<'_>,
+    body: BodySource<'_>,
+) -> Result<(Caller, ResolvedCharges), Answer> {
     let active = Rc::clone(&context.active);
     let ruleset = &active.ruleset;
     context.method = Method::from_bytes(head.method.as_bytes()).ok();
@@ -50,97 +83,30 @@ pub async fn admit(context: &mut RequestContext, head: &Head<'_>, body: BodySour
             return Err(answer);
         }
     };
-    let facts = head.facts(rules, &target, head.address(rules));
+    let facts = head.facts(rules, &target);
     context.client = facts.client;
     let asks_usage = is_proxied && own_usage::is_usage_request(context, facts.path);
     context.set_route(if asks_usage { None } else { ruleset.route_of(&facts) });
-    let resolved_charges = match context.route {
-        // rare steps are boxed: the engine moves the future of each request, and boxes keep it small
+    let resolved = match context.route {
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
-        Some(route) => {
-            let found = ruleset.matcher.route(route);
-            match caller::check_route(found, target.has_parameters, body, &facts) {
-                Ok(()) => {
-                    context.body_left = found.max_request_body;
-                    resolve_charges(context, &active, route, &facts, body).await
-                }
-                Err(answer) => Err(answer),
-            }
-        }
+        Some(route) => resolve_charges(context, &active, route, &facts, (&target, body)).await,
         None => Err(Answer::NoRoute),
     };
     context.target = Some(target);
-    let (caller, resolved_charges) = resolved_charges?;
-    match &mut context.awaited_body {
-        None => charge_and_wait(context, &caller, head, resolved_charges).await,
-        Some(body) => {
-            (body.caller, body.head_charges) = (Some((caller.identity, caller.proxy_plan)), resolved_charges.charges);
-            Ok(())
-        }
-    }
+    resolved
 }
 
-/// Charges a request under the limits that do not depend on its body, before the gateway waits for the body.
-pub async fn admit_before_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
-    let peer = Rc::clone(&context.peer);
-    let caller =
-        context.awaited_body.as_ref().and_then(|body| caller_of(body.caller.clone())).ok_or(Answer::Internal)?;
-    charge_head_limits(context, &caller, &Head::of(request, &peer)).await
-}
-
-/// The caller of a request whose limits depend on its body: not an exempt one, because such a request waits for no body.
-fn caller_of(identified: Option<(Identity, Option<PlanId>)>) -> Option<Caller> {
-    identified.map(|(identity, proxy_plan)| Caller { identity, proxy_plan, bypassed: false })
-}
-
-/// Decides on a request, also by the part of its body that was held back. If the gateway had to wait for this part, the
-/// request was charged before under the limits that do not depend on it.
-pub async fn admit_with_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
-    let active = Rc::clone(&context.active);
-    let (ruleset, peer) = (&active.ruleset, Rc::clone(&context.peer));
-    let head = Head::of(request, &peer);
-    let (Some(id), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
-        return Err(Answer::Internal);
-    };
-    let (read, caller) = (body.decide(), caller_of(body.caller.take()).ok_or(Answer::Internal)?);
-    let resolved_charges = read.map_err(Answer::Malformed).and_then(|fields| {
-        let rules = &ruleset.client_address;
-        let facts = Facts { body: Some(&fields), ..head.facts(rules, target, head.address(rules)) };
-        let route = ruleset.matcher.route(id);
-        let mut resolved = caller.resolved(ruleset, route);
-        resolved.upstream_node = context.attempts.node_name();
-        let charges = ruleset.charges_with_body(route, &facts, &resolved, &active.hashers, &body.head_charges)?;
-        let cost_meter = CostMeter::new(ruleset, &charges, &facts);
-        Ok(ResolvedCharges { charges, cost_meter, fields: Some(fields) })
-    });
-    match resolved_charges {
-        Ok(resolved_charges) => charge_and_wait(context, &caller, &head, resolved_charges).await,
-        Err(answer) => {
-            // the limits that do not depend on the body are charged all the same
-            charge_head_limits(context, &caller, &head).await?;
-            record_outcome(context, &caller, &head, None);
-            Err(answer)
-        }
-    }
-}
-
-/// The charges of a request that are still to be made.
-struct ResolvedCharges {
-    charges: Vec<Charge>,
-    cost_meter: Option<Box<CostMeter>>,
-    /// The fields of its body, if they are known and a limit needs them.
-    fields: Option<RequestFields>,
-}
-
-/// Identifies the caller and works out the charges. `Err` is the response to a request that may not pass.
+/// Checks the route, identifies the caller, and works out the charges. `Err` is the response to a request that may not pass.
 async fn resolve_charges(
     context: &mut RequestContext,
     active: &ActiveConfig,
     id: RouteId,
     facts: &Facts<'_>,
-    body: BodySource<'_>,
+    (target, body): (&Target, BodySource<'_>),
 ) -> Result<(Caller, ResolvedCharges), Answer> {
     let (ruleset, route) = (&active.ruleset, active.ruleset.matcher.route(id));
+    caller::check_route(route, target.has_parameters, body, facts)?;
+    context.body_left = route.max_request_body;
     Caller::check_before_identification(ruleset, route, facts)?;
     context.is_preflight = route.bypass.covers_preflight(facts);
     // a preflight has no caller
@@ -189,20 +155,63 @@ fn resolve(
         None => None,
     };
     resolved.upstream_node = chosen.as_ref().map(|chosen| chosen.instance.name());
-    let (fields, awaited) = match !caller.bypassed && ruleset.depends_on_body(route, &resolved) {
-        false => (None, None),
-        true => match BodyFields::of(facts.headers, body, route).map_err(Answer::Malformed)? {
-            BodyFields::Known(fields) => (Some(fields), None),
-            BodyFields::Awaited(awaited) => (None, Some(awaited)),
-        },
+    let body = match !caller.bypassed && ruleset.depends_on_body(route, &resolved) {
+        true => Some(BodyFields::of(facts.headers, body, route).map_err(Answer::Malformed)?),
+        false => None,
     };
-    let facts = &Facts { body: fields.as_ref(), ..facts.clone() };
+    let facts = &Facts { body: body.as_ref().and_then(BodyFields::known), ..facts.clone() };
     let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
-    let cost_meter = if awaited.is_none() { CostMeter::new(ruleset, &charges, facts) } else { None };
-
+    let cost_meter = match &body {
+        Some(BodyFields::Awaited(_)) => None,
+        Some(BodyFields::Known(_)) | None => CostMeter::new(ruleset, &charges, facts),
+    };
     context.bypassed = caller.bypassed;
-    (context.attempts.chosen, context.awaited_body) = (chosen, awaited);
-    Ok(ResolvedCharges { charges, cost_meter, fields })
+    context.attempts.chosen = chosen;
+    Ok(ResolvedCharges { charges, cost_meter, body })
+}
+
+/// The facts about a request whose head is read.
+fn facts<'f>(context: &'f RequestContext, head: &Head<'f>) -> Result<Facts<'f>, Answer> {
+    let target = context.target.as_ref().ok_or(Answer::Internal)?;
+    Ok(head.facts(&context.active.ruleset.client_address, target))
+}
+
+/// Reads the body of a request as far as its limits need it, and works out all its charges; `head_charges` are those under the
+/// limits that do not depend on the body. Where the gateway has to wait for the body, these limits decide before.
+async fn resolve_with_body(
+    context: &mut RequestContext,
+    caller: &Caller,
+    head: &Head<'_>,
+    head_charges: Vec<Charge>,
+    (mut awaited, body): (Box<AwaitedBody>, &impl IncomingBody),
+) -> Result<ResolvedCharges, Answer> {
+    let active = Rc::clone(&context.active);
+    let ruleset = &active.ruleset;
+    let mut read = |part: &[u8]| awaited.read_held(part, ruleset.request_body.max_held);
+    let has_arrived = body.read_arrived(&mut read).await;
+    if !has_arrived {
+        charge_head_limits(context, caller, head, &head_charges).await?;
+        body.read_awaited(&context.timing(), &mut read).await;
+    }
+    failpoint("decide_by_body");
+    let resolved = awaited.decide().map_err(Answer::Malformed).and_then(|fields| {
+        let facts = Facts { body: Some(&fields), ..facts(context, head)? };
+        let route = context.matched_route().ok_or(Answer::Internal)?;
+        let mut resolved = caller.resolved(ruleset, route);
+        resolved.upstream_node = context.attempts.node_name();
+        let charges = ruleset.charges_with_body(route, &facts, &resolved, &active.hashers, &head_charges)?;
+        let cost_meter = CostMeter::new(ruleset, &charges, &facts);
+        Ok(ResolvedCharges { charges, cost_meter, body: Some(BodyFields::Known(fields)) })
+    });
+    context.awaited_body = Some(awaited);
+    if resolved.is_err() {
+        if has_arrived {
+            // the limits that do not depend on the body are charged all the same
+            charge_head_limits(context, caller, head, &head_charges).await?;
+        }
+        record_outcome(context, caller, head, None);
+    }
+    resolved
 }
 
 fn read_target(head: &Head<'_>, ruleset: &Ruleset) -> Result<Target, Answer> {
@@ -219,21 +228,18 @@ pub(super) struct QueueWait {
     places: Vec<QueuePlace>,
 }
 
-/// Charges a request of `caller` under the limits that do not depend on its body, at most once. Its marks and waits are for
-/// all its limits to decide.
-async fn charge_head_limits(context: &mut RequestContext, caller: &Caller, head: &Head<'_>) -> Result<(), Answer> {
-    let active = Rc::clone(&context.active);
-    let (Some(route), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
-        return Err(Answer::Internal);
-    };
-    if body.head_charges.is_empty() || std::mem::replace(&mut body.is_head_charged, true) {
-        return Ok(());
-    }
-    let charges = body.head_charges.clone();
-    let rules = &active.ruleset.client_address;
-    let cost_meter = CostMeter::new(&active.ruleset, &charges, &head.facts(rules, target, head.address(rules)));
-    let mut resolved_charges = ResolvedCharges { charges, cost_meter, fields: None };
-    let denied = match charge(context, route, &mut resolved_charges).await {
+/// Makes `charges`, those under the limits that do not depend on the body of a request. The marks and waits of these limits
+/// are for all its limits to decide.
+async fn charge_head_limits(
+    context: &mut RequestContext,
+    caller: &Caller,
+    head: &Head<'_>,
+    charges: &[Charge],
+) -> Result<(), Answer> {
+    let (Some(route), false) = (context.route, charges.is_empty()) else { return Ok(()) };
+    let cost_meter = CostMeter::new(&context.active.ruleset, charges, &facts(context, head)?);
+    let mut resolved = ResolvedCharges { charges: charges.to_vec(), cost_meter, body: None };
+    let denied = match charge(context, route, &mut resolved).await {
         Ok(now) if context.verdict.is_denied() => conclude(context, route, now).await.map(drop),
         Ok(at) => {
             context.admission = Admission::PartlyCharged { at, route };
@@ -253,7 +259,7 @@ async fn charge_and_wait(
     mut resolved_charges: ResolvedCharges,
 ) -> Result<(), Answer> {
     let turn = decide(context, &mut resolved_charges).await;
-    record_outcome(context, caller, head, resolved_charges.fields.as_ref());
+    record_outcome(context, caller, head, resolved_charges.body.as_ref().and_then(BodyFields::known));
     match turn? {
         Some(turn) => Box::pin(wait_for(turn, context)).await,
         None => Ok(()),
@@ -265,7 +271,7 @@ fn record_outcome(context: &RequestContext, caller: &Caller, head: &Head<'_>, bo
     if let (true, Some(route), Some(target)) = (denials::must_record(context), context.matched_route(), &context.target)
     {
         let rules = &context.active.ruleset.client_address;
-        let facts = LazyCell::new(|| Facts { body, ..head.facts(rules, target, head.address(rules)) });
+        let facts = LazyCell::new(|| Facts { body, ..head.facts(rules, target) });
         denials::record(context, route, &facts, caller);
     }
 }

@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::charge::Charge;
 use crate::fields::Fields;
 use crate::gateway::field::{ReadProgress, RequestReader};
-use crate::gateway::identity::Identity;
 use crate::http::body::Framing;
-use crate::ruleset::PlanId;
 use crate::ruleset::cost::body_length;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::Route;
@@ -47,12 +44,6 @@ pub(super) enum BodyFields {
 /// A body that is read as it arrives.
 pub struct AwaitedBody {
     reader: RequestReader,
-    /// The caller, and its plan according to a trusted proxy, until the request is decided on.
-    pub(super) caller: Option<(Identity, Option<PlanId>)>,
-    /// The charges under the limits that do not depend on the body.
-    pub(super) head_charges: Vec<Charge>,
-    /// Whether these were made before the body arrived.
-    pub(super) is_head_charged: bool,
     /// The number of bytes that were read and not forwarded yet.
     unforwarded: usize,
     /// The reason why the body is ambiguous: two parsers could read it differently.
@@ -60,13 +51,18 @@ pub struct AwaitedBody {
 }
 
 impl BodyFields {
+    /// The fields, if they are known.
+    pub(super) const fn known(&self) -> Option<&RequestFields> {
+        match self {
+            Self::Known(fields) => Some(fields),
+            Self::Awaited(_) => None,
+        }
+    }
+
     /// The known fields of the body of a request for `route` with these `headers`. `Err`: the body is ambiguous.
     pub(super) fn of(headers: &Fields, source: BodySource<'_>, route: &Route) -> Result<Self, &'static str> {
         let mut awaited = AwaitedBody {
             reader: RequestReader::new(Arc::clone(&route.body_fields), route.longest_text),
-            caller: None,
-            head_charges: Vec::new(),
-            is_head_charged: false,
             unforwarded: 0,
             fault: None,
         };
@@ -76,7 +72,7 @@ impl BodyFields {
             _ if !is_readable(headers) => Self::Known(RequestFields::Unreadable),
             BodySource::Streaming(_) => Self::Awaited(Box::new(awaited)),
             BodySource::Buffered(body) => {
-                awaited.read_held(body);
+                awaited.read_held(body, usize::MAX);
                 Self::Known(awaited.decide()?)
             }
         })
@@ -84,11 +80,14 @@ impl BodyFields {
 }
 
 impl AwaitedBody {
-    /// Reads a part that is held back. Returns whether more has to arrive before the request can be decided on.
-    pub(super) fn read_held(&mut self, part: &[u8]) -> bool {
+    /// Reads a part that is held back, as far as it is among the first `max` bytes. Returns whether more has to arrive before
+    /// the request can be decided on.
+    pub(super) fn read_held(&mut self, part: &[u8], max: usize) -> bool {
+        let left = max.saturating_sub(self.unforwarded);
+        let part = part.get(..left).unwrap_or(part);
         self.unforwarded = self.unforwarded.saturating_add(part.len());
         match self.reader.feed(part) {
-            ReadProgress::Incomplete => true,
+            ReadProgress::Incomplete => part.len() < left,
             ReadProgress::Sufficient => false,
             ReadProgress::Ambiguous(fault) => {
                 self.fault = Some(fault);

@@ -15,17 +15,29 @@ use crate::gateway::facts::Head;
 use crate::gateway::request_context::{GRPC, RequestContext};
 use crate::gateway::respond::{self, Answer};
 use crate::http::head::{RequestHead, Version};
-use crate::http::service::Response;
+use crate::http::service::{Exchange as _, IncomingBody, Response};
 use crate::ruleset::ListenerService;
 
 /// The largest message that is read, in bytes.
-pub(super) const MAX_MESSAGE: usize = 1 << 20;
+const MAX_MESSAGE: usize = 1 << 20;
 
 /// Answers a question that came with this head and `body`.
-pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead, body: &[u8]) -> Box<Response> {
+pub(super) async fn decide(
+    context: &mut RequestContext,
+    question: &RequestHead,
+    body: &impl IncomingBody,
+) -> Box<Response> {
     let serves = context.serves;
+    let message = match serves.speaks_grpc() && context.version == Version::Http2 {
+        true => body.take_whole(MAX_MESSAGE, context.active.settings.head_timeout).await,
+        false => Ok(Vec::new()),
+    };
+    let message = match message {
+        Ok(message) => message,
+        Err(failure) => return context.failed(&failure),
+    };
     if serves.speaks_grpc() && health::is_health_check(question) {
-        let checked = health::check(context, question, body);
+        let checked = health::check(context, question, &message);
         return finish_grpc_call(checked, context);
     }
     let is_trusted = context.active.ruleset.client_address.is_trusted(context.peer.address());
@@ -40,11 +52,11 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
         }
         ListenerService::ForwardAuth { .. } => forward_auth::decide(context, question).await,
         ListenerService::RateLimitService => {
-            finish_grpc_call(rate_limit_service::decide(context, question, body).await, context)
+            finish_grpc_call(rate_limit_service::decide(context, question, &message).await, context)
         }
         // a listener that forwards requests answers no questions
         ListenerService::Proxy => context.answer_failure(&Answer::Internal),
-        ListenerService::ExtAuthz => finish_grpc_call(ext_authz::decide(context, question, body).await, context),
+        ListenerService::ExtAuthz => finish_grpc_call(ext_authz::decide(context, question, &message).await, context),
     };
     let result = match context.verdict.is_denied() {
         true => "denied",

@@ -237,8 +237,7 @@ impl ResolvedRequest {
         facts::remove_untrusted(&mut headers, question.head().peer, ruleset);
         let head = Head { headers: &headers, ..question.head() };
         let target = head.target(&ruleset.request_head)?;
-        let rules = &ruleset.client_address;
-        let facts = head.facts(rules, &target, head.address(rules));
+        let facts = head.facts(&ruleset.client_address, &target);
         self.explanation.request = Some(Request::of(&facts, &target));
         if ruleset.usage.as_deref() == Some(facts.path) {
             return self.follow_usage(config, &facts).await;
@@ -323,11 +322,8 @@ impl ResolvedRequest {
         // the gateway chooses a node only for a real request, so the first node stands for all
         resolved.upstream_node = nodes.first().map(String::as_str);
         self.nodes = nodes.len();
-        let fields = match BodyFields::of(facts.headers, body, route).map_err(Answer::Malformed)? {
-            BodyFields::Known(fields) => Some(fields),
-            BodyFields::Awaited(_) => None,
-        };
-        let facts = &Facts { body: fields.as_ref(), ..facts.clone() };
+        let fields = BodyFields::of(facts.headers, body, route).map_err(Answer::Malformed)?;
+        let facts = &Facts { body: fields.known(), ..facts.clone() };
         let listed = (route, &*route.limits, self.nodes);
         let (explained, charges) = explain_limits(ruleset, listed, facts, &resolved, hashers);
         self.explanation.limits = explained;

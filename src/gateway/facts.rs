@@ -86,8 +86,9 @@ impl<'a> Head<'a> {
         client_address(self.peer, self.headers, rules)
     }
 
-    /// The facts to match and count a request by: it has this head, the canonical `target` and its client's `address`.
-    pub fn facts(&self, rules: &ClientAddress, target: &'a Target, address: Option<IpAddr>) -> Facts<'a> {
+    /// The facts to match and count a request by: it has this head and the canonical `target`.
+    pub fn facts(&self, rules: &ClientAddress, target: &'a Target) -> Facts<'a> {
+        let address = self.address(rules);
         Facts {
             method: self.method,
             host: target.host(),

@@ -11,12 +11,13 @@ use ::http::HeaderMap;
 use super::body::Framing;
 use super::client::{Client, ClientHead};
 use super::head::{RequestHead, Version};
+use super::held_body::HeldBody;
 use super::listener::Peer;
 use super::pace::BodyRateCredit;
 use super::presence::ConnectionTracker;
 use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
 use super::syntax::Refused;
-use super::timer::Timer;
+use super::timer::{Timer, earlier};
 use super::transfer::{MAX_RESENT, Resend, Transfer, TransferOutcome};
 use super::tunnel;
 use super::upstream::{Connection, Destination, Http2Connection, OutgoingRequest, Upstream, open};
@@ -50,109 +51,27 @@ pub(super) async fn serve<S: Service>(
     let _request = worker.traffic.request();
     let mut exchange = worker.service.begin(peer, request.version, timer.now());
     exchange.remove_untrusted_fields(request);
-    let mut body = Vec::new();
-    if let Some(max) = exchange.max_collected() {
-        // boxed because it is large, and most requests do not need it
-        if let Err(failure) = Box::pin(collect(worker, client, max, &mut body, timer)).await {
-            tracker.set(None);
-            let response = exchange.failed(&failure);
-            return match failure {
-                Failure::ClientGone => ExchangeOutcome::Aborted,
-                _ => answer(worker, client, &response, timer).await,
-            };
-        }
-    }
-    let decided = {
-        let deciding = pin!(exchange.decide(request, &body));
-        unless_disconnected(client, deciding).await
-    };
-    let decided = match (decided, exchange.max_held()) {
-        // boxed because it is rare and large
-        (Some(Ok(())), Some(max)) => Box::pin(decide_by_body(client, request, &mut exchange, max, timer)).await,
-        (decided, _) => decided.map(|decided| decided.map(|()| Vec::new())),
+    let (decided, held) = {
+        let body = HeldBody::new(client, timer);
+        let decided = body.run(pin!(exchange.decide(request, &body))).await;
+        (decided, body.into_held())
     };
     tracker.set(None);
     let served = match decided {
-        None => return ExchangeOutcome::Aborted,
-        Some(Err(response)) => Err(response),
-        Some(Ok(held)) => {
-            let forwarding = pin!(forward(worker, client, request, &mut exchange, held, timer));
-            forwarding.await
+        Ok(Ok(())) => pin!(forward(worker, client, request, &mut exchange, held, timer)).await,
+        Ok(Err(response)) => Err(response),
+        Err(failure) => {
+            let response = exchange.failed(&failure);
+            if !awaits_answer(client, &failure) {
+                return ExchangeOutcome::Aborted;
+            }
+            Err(response)
         }
     };
     match served {
         Ok(ended) => ended,
         Err(response) => answer(worker, client, &response, timer).await,
     }
-}
-
-/// Reads the whole body of a request into `body`, within the timeout of a head.
-async fn collect<S: Service>(
-    worker: &Worker<S>,
-    client: &mut Client<'_>,
-    max: usize,
-    body: &mut Vec<u8>,
-    timer: &mut Timer,
-) -> Result<(), Failure> {
-    let due = timer.after(worker.service.settings().head_timeout);
-    let reading = poll_fn(|task| {
-        while ready!(client.poll_body(task))? {
-            let content = client.channel().content();
-            if content.len() > max.saturating_sub(body.len()) {
-                return Poll::Ready(Err(Failure::BodyTooLarge));
-            }
-            let length = content.len();
-            body.extend_from_slice(content);
-            client.channel().consume(length);
-        }
-        Poll::Ready(Ok(()))
-    });
-    timer.run(due, pin!(reading)).await.unwrap_or(Err(Failure::BodyTimeout))
-}
-
-/// Holds the body back until it suffices for a decision, and returns the held part if the request passes. Limits that need
-/// nothing of the body decide before the gateway waits for more of it. `None` if the client goes away or is cut off.
-async fn decide_by_body<E: Exchange>(
-    client: &mut Client<'_>,
-    request: &RequestHead,
-    exchange: &mut E,
-    max: usize,
-    timer: &mut Timer,
-) -> Option<Result<Vec<u8>, Box<Response>>> {
-    let mut held = Vec::new();
-    // a client that sends `expect` sends no body before it is answered
-    let came = match request.fields.contains("expect") {
-        true => Poll::Pending,
-        false => poll_fn(|task| Poll::Ready(poll_held(client, exchange, max, &mut held, task))).await,
-    };
-    let came = match came {
-        Poll::Ready(Ok(())) => Ok(()),
-        not_here => {
-            let decided = {
-                let deciding = pin!(exchange.decide_ahead(request));
-                unless_disconnected(client, deciding).await
-            };
-            match (decided, not_here) {
-                (None, _) => return None,
-                (Some(Err(response)), _) => return Some(Err(response)),
-                (Some(Ok(())), Poll::Ready(came)) => came,
-                (Some(Ok(())), Poll::Pending) => hold_body(client, request, exchange, max, &mut held, timer).await,
-            }
-        }
-    };
-    if let Err(failure) = came {
-        let response = exchange.failed(&failure);
-        return awaits_answer(client, &failure).then_some(Err(response));
-    }
-    let deciding = pin!(async move {
-        exchange.decide_by_body(request).await?;
-        if !held.is_empty() {
-            let delay = exchange.request_body(request, &held).await?;
-            wait_for(delay, exchange, timer).await?;
-        }
-        Ok(held)
-    });
-    unless_disconnected(client, deciding).await
 }
 
 /// Waits for the `delay` of a part of a body that is not sent yet, at most until the deadline of the request.
@@ -169,73 +88,6 @@ async fn wait_for<E: Exchange>(delay: Nanos, exchange: &mut E, timer: &mut Timer
     Ok(())
 }
 
-/// Waits until enough of the request's body for `exchange` has arrived; see [`poll_held`].
-async fn hold_body<E: Exchange>(
-    client: &mut Client<'_>,
-    request: &RequestHead,
-    exchange: &mut E,
-    max: usize,
-    held: &mut Vec<u8>,
-    timer: &mut Timer,
-) -> Result<(), Failure> {
-    let Timing { idle, due, min_body_rate, .. } = exchange.timing();
-    let (mut pace, mut came) = (min_body_rate.map(BodyRateCredit::new), timer.now());
-    if request.fields.contains("expect") && client.accepts_interim() {
-        client.send_continue(timer.wall()).map_err(|_| Failure::ClientGone)?;
-    }
-    let holding = poll_fn(|task| {
-        if let Poll::Ready(Err(_)) = client.channel().poll_flush(task) {
-            return Poll::Ready(Err(Failure::ClientGone));
-        }
-        let before = held.len();
-        if let Poll::Ready(held) = poll_held(client, exchange, max, held, task) {
-            return Poll::Ready(held);
-        }
-        let parts = held.len().saturating_sub(before);
-        if parts > 0 {
-            came = timer.now();
-        }
-        if let Some(pace) = &mut pace {
-            if parts > 0 {
-                pace.record_bytes(parts, came);
-            }
-            pace.start_waiting(timer.now());
-        }
-        let silent = came.saturating_add(idle);
-        let slow = pace.and_then(|pace| pace.exhausted_at());
-        let due = earlier(earlier(silent, slow), due);
-        timer.poll(task, due).map(|_| Err(Failure::BodyTimeout))
-    });
-    holding.await
-}
-
-/// Reads the available part of a request's body into `held`, at most `max` bytes. Ready once `exchange` needs no more
-/// or the body has ended. If the first part suffices, it stays in the client's buffer.
-fn poll_held<E: Exchange>(
-    client: &mut Client<'_>,
-    exchange: &mut E,
-    max: usize,
-    held: &mut Vec<u8>,
-    task: &mut Context<'_>,
-) -> Poll<Result<(), Failure>> {
-    while ready!(client.poll_body(task))? {
-        let content = client.channel().content();
-        let left = max.saturating_sub(held.len());
-        let part = content.get(..left).unwrap_or(content);
-        let needs_more = exchange.needs_more_body(part) && part.len() < left;
-        if held.is_empty() && !needs_more {
-            return Poll::Ready(Ok(()));
-        }
-        held.extend_from_slice(part);
-        let length = part.len();
-        client.channel().consume(length);
-        if !needs_more {
-            return Poll::Ready(Ok(()));
-        }
-    }
-    Poll::Ready(Ok(()))
-}
-
 /// Sends a request, which begins with the `held` part of its body, to an upstream (again if that is safe), and the
 /// response to the client. `Err` is a response of the gateway's own, to send instead.
 async fn forward<S: Service>(
@@ -246,6 +98,17 @@ async fn forward<S: Service>(
     held: Vec<u8>,
     timer: &mut Timer,
 ) -> Result<ExchangeOutcome, Box<Response>> {
+    if !held.is_empty() {
+        // boxed because it is rare
+        let admitting = Box::pin(async {
+            let delay = exchange.request_body(request, &held).await?;
+            wait_for(delay, exchange, timer).await
+        });
+        let Some(admitted) = unless_disconnected(client, pin!(admitting)).await else {
+            return Ok(ExchangeOutcome::Aborted);
+        };
+        admitted?;
+    }
     let timing = exchange.timing();
     let is_idempotent = is_idempotent(&request.method);
     let can_be_resent = is_idempotent && request.framing.is_at_most(MAX_RESENT);
@@ -487,8 +350,4 @@ fn wanted_upgrade<'r>(request: &'r RequestHead, destination: &Destination) -> Op
         && request.framing == Framing::Empty
         && request.fields.lists("connection", "upgrade");
     may.then_some(wanted)
-}
-
-fn earlier(due: Nanos, other: Option<Nanos>) -> Nanos {
-    other.map_or(due, |other| other.min(due))
 }

@@ -52,29 +52,15 @@ pub trait Exchange {
     /// Removes from a head that has just arrived the fields that its sender may not set. Called before all other methods.
     fn remove_untrusted_fields(&self, request: &mut RequestHead);
 
-    /// The maximum size of a body that has to be read whole before the decision; `None` if the head suffices.
-    fn max_collected(&self) -> Option<usize>;
-
-    /// Decides on the request; this may have to wait. The engine drops the future if the client goes away. `body` is
-    /// the body that [`Exchange::max_collected`] asked for, and otherwise empty.
+    /// Decides on the request; this may have to wait, also for a part of its `body`. The engine drops the future if the client
+    /// goes away.
     ///
     /// Errors: the response to a request that is not forwarded.
-    fn decide(&mut self, request: &RequestHead, body: &[u8]) -> impl Future<Output = Result<(), Box<Response>>>;
-
-    /// How many bytes of the body may be held back for a decision that depends on them; `None` if the request is
-    /// already decided. Called after [`Exchange::decide`].
-    fn max_held(&self) -> Option<usize>;
-
-    /// Looks at a part of the body that is held back. Returns whether the decision needs more.
-    fn needs_more_body(&mut self, part: &[u8]) -> bool;
-
-    /// Makes the part of the decision that needs no body, while the engine waits for more of the body. The engine drops
-    /// the future if the client goes away.
-    fn decide_ahead(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Box<Response>>>;
-
-    /// Decides on a request when enough of its body is held back, or the whole body, or the maximum. The engine drops
-    /// the future if the client goes away.
-    fn decide_by_body(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Box<Response>>>;
+    fn decide(
+        &mut self,
+        request: &RequestHead,
+        body: &impl IncomingBody,
+    ) -> impl Future<Output = Result<(), Box<Response>>>;
 
     /// The timeouts and rates from here on.
     fn timing(&self) -> Timing;
@@ -110,6 +96,26 @@ pub trait Exchange {
 
     /// Notes that the request fails. Returns the response, if the client can still get one.
     fn failed(&mut self, failure: &Failure) -> Box<Response>;
+}
+
+/// The body of a request that is not decided on yet. The engine holds back what the decision reads of it, and forwards it
+/// later.
+///
+/// If the client goes away meanwhile, or sends its body too slowly or malformed, the engine drops the decision and calls
+/// [`Exchange::failed`].
+pub trait IncomingBody {
+    /// Gives `read` the parts that have arrived, one after the other, as long as it returns that it needs more. Returns
+    /// whether it needs no more or the body has ended.
+    fn read_arrived(&self, read: impl FnMut(&[u8]) -> bool) -> impl Future<Output = bool>;
+
+    /// Waits for the parts that follow, within these times and at this rate, until `read` needs no more or the body has ended.
+    /// Sends 100 (Continue) to a client that asks for it.
+    fn read_awaited(&self, timing: &Timing, read: impl FnMut(&[u8]) -> bool) -> impl Future<Output = ()>;
+
+    /// Takes the whole body, which is not forwarded.
+    ///
+    /// Errors: the body has more than `max` bytes, or does not arrive within this time.
+    fn take_whole(&self, max: usize, within: Nanos) -> impl Future<Output = Result<Vec<u8>, Failure>>;
 }
 
 /// The settings of client connections.

@@ -11,6 +11,11 @@ use tokio::time::{Sleep, sleep};
 use crate::clock::WorkerClock;
 use crate::units::Nanos;
 
+/// The earlier of two deadlines.
+pub(super) fn earlier(due: Nanos, other: Option<Nanos>) -> Nanos {
+    other.map_or(due, |other| other.min(due))
+}
+
 /// The error of a deadline that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the deadline has passed")]
