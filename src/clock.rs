@@ -140,7 +140,7 @@ fn since_boot() -> Nanos {
 }
 
 /// The time of one worker thread. It is read whenever a task of the worker is polled and after each decision, and stands still
-/// in between: a reading takes a good part of the time of a decision in memory.
+/// in between.
 pub struct WorkerClock {
     clock: Arc<dyn Clock>,
     now: Cell<Nanos>,
