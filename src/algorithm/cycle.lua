@@ -1,14 +1,16 @@
--- Mirrors src/algorithm/cycle.rs. Parameters: limit period max_wait most. State: start, used, lent.
+-- Mirrors src/algorithm/cycle.rs. Parameters: limit period burst max_wait most. State: start, used, lent.
 
 if family == 'y' then
-    local limit, period, max_wait, most = match(parameters, '^y ([1-9]%d*) ([1-9]%d*) (%d+) ([1-9]%d*)$')
+    local limit, period, burst, max_wait, most =
+        match(parameters, '^y ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d+) ([1-9]%d*)$')
     if not limit then
         return nil
     end
-    limit, period, max_wait, most = natural(limit), natural(period), natural(max_wait), natural(most)
+    limit, period, burst = natural(limit), natural(period), natural(burst)
+    max_wait, most = natural(max_wait), natural(most)
     local now = now()
     -- A fresh key's cycles begin later: the state is kept for a while after the key is full, but not for long.
-    local rule = { limit = limit, period = period, divisible = true, lingers = DAY }
+    local rule = { limit = limit, period = period, burst = burst, divisible = true, lingers = DAY }
 
     -- The state in the current cycle.
     function rule.at(state)
@@ -25,7 +27,7 @@ if family == 'y' then
     end
 
     local function cycle_of(used)
-        return minus(word(divide_up(used, limit)), 1)
+        return word(divide_up(minus(used, burst), limit))
     end
 
     local function wait_until(state, count)
@@ -104,14 +106,14 @@ if family == 'y' then
     end
 
     function rule.migrate_state(old, state)
-        if equal(limit, old.limit) and equal(period, old.period) then
+        if equal(limit, old.limit) and equal(period, old.period) and equal(burst, old.burst) then
             return state
         end
         local current = old.at(state)
         local passed = divide(times(minus(now, current.start), period), old.period)
         local function scaled(permits)
-            local share = word(scale_ceil(least(permits, old.limit), limit, old.limit))
-            return least(word(add(share, minus(permits, old.limit))), most_owed())
+            local share = word(scale_ceil(least(permits, old.burst), burst, old.burst))
+            return least(word(add(share, minus(permits, old.burst))), most_owed())
         end
         return {
             start = minus(greatest(now, current.start), word(passed)),

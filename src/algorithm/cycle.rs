@@ -1,11 +1,12 @@
-//! `cycle`: each period brings `limit` new permits, which may be reserved ahead (Resilience4j's AtomicRateLimiter).
+//! `cycle`: each period brings `limit` new permits, of which up to `burst` are kept, and later ones may be reserved
+//! (Resilience4j's AtomicRateLimiter, where `burst` is `limit`; a Bucket4j bandwidth that refills intervally).
 //!
-//! Cycles are counted from the key's first request. Permits p start at `limit`; after k new cycles p = min(limit, p +
+//! Cycles are counted from the key's first request. Permits p start at `burst`; after k new cycles p = min(burst, p +
 //! k·limit). A request of cost c waits 0 if p ≥ c, else until the next cycle and ⌈(c − p − limit)/limit⌉ periods more.
-//! It is admitted iff it waits at most `max_wait`; then p −= c, also below 0, so a cost above the limit is admitted
+//! It is admitted iff it waits at most `max_wait`; then p −= c, also below 0, so a cost above the burst is admitted
 //! where `max_wait` allows it.
 //!
-//! The state is the start of the current cycle, the permits taken (limit − p), and how many of those were taken before this
+//! The state is the start of the current cycle, the permits taken (burst − p), and how many of those were taken before this
 //! cycle began. A first request that is denied starts the cycles too: its retry time counts from that start. Exact: all
 //! numbers are whole nanoseconds and tokens. State: 24 bytes.
 
@@ -23,9 +24,10 @@ use crate::units::{ClockOffset, Cost, Nanos, scale_ceil};
 pub struct Cycle {
     limit: u64,
     period: Nanos,
+    burst: u64,
     max_wait: Nanos,
-    /// The most cycles whose permits can be taken, the current one included.
-    reach: u64,
+    /// The most permits that can ever be taken at once: the burst, and those of the cycles that can be reserved.
+    most: Cost,
 }
 
 /// The state of a key in its cycles.
@@ -40,35 +42,30 @@ pub struct CycleState {
 }
 
 impl Cycle {
-    /// `limit` tokens every `period`, and no wait longer than `max_wait`.
+    /// `limit` tokens every `period`, at most `burst` of them at once, and no wait longer than `max_wait`.
     ///
     /// Errors: a `max_wait` over too many cycles to count their permits.
-    fn new(limit: u64, period: Nanos, max_wait: Nanos) -> Result<Self, InvalidParameter> {
+    fn new(limit: u64, period: Nanos, burst: u64, max_wait: Nanos) -> Result<Self, InvalidParameter> {
         let cycles_ahead = max_wait.get().saturating_sub(1).checked_div(period.get()).unwrap_or(u64::MAX);
-        let reach = match max_wait {
-            Nanos::ZERO => 1,
-            _ => cycles_ahead.saturating_add(2),
+        let reserved = match max_wait {
+            Nanos::ZERO => Some(0),
+            _ => cycles_ahead.saturating_add(1).checked_mul(limit),
         };
-        if reach.checked_mul(limit).is_none() {
+        let Some(most) = reserved.and_then(|reserved| reserved.checked_add(burst)) else {
             return Err(InvalidParameter::new(
                 "limit",
                 format!(
                     "of {limit} every {period} is too large to be reserved for a `max_wait` of {max_wait}; lower one"
                 ),
             ));
-        }
-        Ok(Self { limit, period, max_wait, reach })
-    }
-
-    /// The most permits that can ever be taken at once.
-    const fn most(&self) -> Cost {
-        self.reach.saturating_mul(self.limit)
+        };
+        Ok(Self { limit, period, burst, max_wait, most })
     }
 
     /// The most permits that a debt can take: those that can be reserved, those of one cycle, and the longest debt.
     fn most_owed(&self) -> Cost {
         let cycles = LONGEST_DEBT.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
-        self.most().saturating_add(cycles.saturating_mul(self.limit))
+        self.most.saturating_add(cycles.saturating_mul(self.limit))
     }
 
     fn periods(&self, count: u64) -> u128 {
@@ -92,11 +89,10 @@ impl Cycle {
         }
     }
 
-    /// The number of the cycle of the last permit, if `used` permits are taken from the current cycle on: 0 is the current
-    /// one.
+    /// The number of the cycle that brings the last permit, if `used` permits are taken: 0 is the current one.
     fn cycle_of(&self, used: u128) -> u64 {
-        let cycles = used.div_ceil(u128::from(self.limit));
-        u64::try_from(cycles).unwrap_or(u64::MAX).saturating_sub(1)
+        let cycles = used.saturating_sub(self.burst.into()).div_ceil(u128::from(self.limit));
+        u64::try_from(cycles).unwrap_or(u64::MAX)
     }
 
     /// The time from `now` to the start of the cycle that comes `count` cycles after the state's; zero for the state's own.
@@ -136,23 +132,31 @@ impl CycleState {
 
 impl Algorithm for Cycle {
     const NAME: &'static str = "cycle";
-    const PARAMETERS: &'static [Parameter] =
-        &[Parameter::tokens("limit"), Parameter::required("period", ParameterKind::Duration).at_least(1)];
+    const PARAMETERS: &'static [Parameter] = &[
+        Parameter::tokens("limit"),
+        Parameter::required("period", ParameterKind::Duration).at_least(1),
+        Parameter::optional("burst", ParameterKind::Whole).at_least(1),
+    ];
 
     type Core = Self;
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
-        Self::new(limit, arguments.duration("period")?, arguments.max_wait())
+        let burst = arguments.whole("burst").unwrap_or(limit);
+        Self::new(limit, arguments.duration("period")?, burst, arguments.max_wait())
     }
 
     fn arguments(rule: &Self) -> Arguments {
-        [
+        let mut arguments = Arguments::from([
             ("limit", Value::Whole(rule.limit)),
             ("period", Value::Duration(rule.period)),
             (MAX_WAIT, Value::Duration(rule.max_wait)),
-        ]
-        .into()
+        ]);
+        // a burst that nobody has set follows the limit, also under an override
+        if rule.burst != rule.limit {
+            arguments.set("burst", Value::Whole(rule.burst));
+        }
+        arguments
     }
 
     fn describe(rule: &Self) -> String {
@@ -160,7 +164,9 @@ impl Algorithm for Cycle {
             Nanos::ZERO => String::new(),
             max_wait => format!("; later cycles can be reserved up to {max_wait} ahead"),
         };
-        format!("{} every {}, counted from the first request{wait}", rule.limit, rule.period)
+        let Self { limit, period, burst, .. } = rule;
+        let at_once = if burst == limit { String::new() } else { format!("{burst} at once, then ") };
+        format!("{at_once}{limit} every {period}, counted from the first request{wait}")
     }
 }
 
@@ -173,8 +179,8 @@ impl Core for Cycle {
 
     fn decide_charge(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> (Decision, Option<CycleState>) {
         let kept = state.unwrap_or(CycleState::fresh(now));
-        if cost > self.most() {
-            return (Decision::never(self.most()), Some(kept));
+        if cost > self.most {
+            return (Decision::never(self.most), Some(kept));
         }
         let current = self.at(kept, now);
         let used = u128::from(current.used).saturating_add(u128::from(cost));
@@ -216,10 +222,10 @@ impl Core for Cycle {
         let current = state.map_or(CycleState::fresh(now), |state| self.at(*state, now));
         let more = match current.used {
             0 => 0,
-            used => used.checked_div(self.limit).unwrap_or(0).max(1),
+            used => self.cycle_of(u128::from(used).saturating_add(1)).max(1),
         };
         Headroom {
-            remaining: Some(self.limit.saturating_sub(current.used)),
+            remaining: Some(self.burst.saturating_sub(current.used)),
             until_more: self.until(current, more, now),
             until_full: self.until(current, current.used.div_ceil(self.limit), now),
             measured_rate: None,
@@ -231,10 +237,10 @@ impl Core for Cycle {
         Evictability::Safe(state.start.saturating_add(self.until(*state, state.used.div_ceil(self.limit), state.start)))
     }
 
-    /// The used share of the limit stays used, and the elapsed share of the cycle stays elapsed. Permits of later cycles stay
+    /// The used share of the burst stays used, and the elapsed share of the cycle stays elapsed. Permits of later cycles stay
     /// the same number, as far as a debt can reach.
     fn migrate_state(&self, old: &Self, state: CycleState, now: Nanos) -> Option<CycleState> {
-        if self.limit == old.limit && self.period == old.period {
+        if (self.limit, self.period, self.burst) == (old.limit, old.period, old.burst) {
             return Some(state);
         }
         let current = old.at(state, now);
@@ -243,8 +249,8 @@ impl Core for Cycle {
             .checked_div(u128::from(old.period.get()))
             .unwrap_or(0);
         let scaled = |permits: u64| {
-            let share = scale_ceil(permits.min(old.limit).into(), self.limit.into(), old.limit.into());
-            let owed = permits.saturating_sub(old.limit);
+            let share = scale_ceil(permits.min(old.burst).into(), self.burst.into(), old.burst.into());
+            let owed = permits.saturating_sub(old.burst);
             u64::try_from(share).unwrap_or(u64::MAX).saturating_add(owed).min(self.most_owed())
         };
         Some(CycleState {
@@ -274,18 +280,19 @@ impl Core for Cycle {
     }
 
     fn largest_cost(&self) -> Option<Cost> {
-        Some(self.most())
+        Some(self.most)
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.limit, window: Some(self.period) }
+        let window = Nanos::saturating_from(self.periods(self.burst.div_ceil(self.limit)));
+        Policy { quota: self.burst, window: Some(window) }
     }
 
     const SCRIPT: &'static str = include_str!("cycle.lua");
 
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
-        let Self { limit, period, max_wait, .. } = self;
-        let parameters = format!("y {limit} {} {} {}", period.get(), max_wait.get(), self.most());
+        let Self { limit, period, burst, max_wait, most } = self;
+        let parameters = format!("y {limit} {} {burst} {} {most}", period.get(), max_wait.get());
         Ok(SharedForm::new(parameters, ChargeBatching::Together))
     }
 

@@ -367,7 +367,8 @@ impl Ledger {
 /// the denials are certain all the same. `None` for other rules: under these, a request that comes earlier denies no more.
 fn certain_window(rule: &Rule) -> Option<Nanos> {
     match rule.name() {
-        AlgorithmName::QuotaReset | AlgorithmName::QuotaLinear | AlgorithmName::Cycle => rule.policy().window,
+        AlgorithmName::QuotaReset | AlgorithmName::QuotaLinear => rule.policy().window,
+        AlgorithmName::Cycle => rule.arguments().duration("period").ok(),
         // the longer a key rests, the colder it is
         AlgorithmName::SmoothWarmingUp => Some(Nanos::ZERO),
         _ => None,

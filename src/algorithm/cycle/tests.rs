@@ -8,7 +8,7 @@ const fn ms(count: u64) -> Nanos {
 }
 
 fn rule(limit: u64, period: Nanos, max_wait: Nanos) -> Cycle {
-    Cycle::new(limit, period, max_wait).unwrap()
+    Cycle::new(limit, period, limit, max_wait).unwrap()
 }
 
 /// The decisions on (time, cost) pairs for one key.
@@ -68,6 +68,27 @@ fn a_cost_above_the_limit_waits_for_a_moment_late_enough_in_the_cycle() {
     assert_eq!(rule.decide(state, 7, ms(110)).0, Decision::later(ms(8)));
     assert_eq!(rule.decide(state, 10, ms(109)).0, Decision::never(9));
     assert_eq!(rule.largest_cost(), Some(9));
+}
+
+#[test]
+fn unused_permits_are_kept_up_to_the_burst() {
+    let rule = Cycle::new(2, ms(500), 5, Nanos::ZERO).unwrap();
+    let requests = [(ms(0), 5), (ms(499), 1), (ms(500), 2), (ms(500), 3), (ms(2000), 5), (ms(2000), 5), (ms(9000), 6)];
+    let expected = [
+        Decision::ADMIT,
+        Decision::later(ms(1)),
+        Decision::ADMIT,
+        // two permits come at 1000, the third with two more at 1500
+        Decision::later(ms(1000)),
+        Decision::ADMIT,
+        Decision::later(ms(1500)),
+        Decision::never(5),
+    ];
+    assert_eq!(decisions(&rule, &requests), expected);
+    let (_, state) = rule.decide(None, 4, ms(0));
+    let headroom = rule.headroom(state.as_ref(), ms(100));
+    assert_eq!((headroom.remaining, headroom.until_more, headroom.until_full), (Some(1), ms(400), ms(900)));
+    assert_eq!(rule.policy(), Policy { quota: 5, window: Some(ms(1500)) });
 }
 
 #[test]
@@ -142,7 +163,7 @@ fn extremes_work_or_are_refused() {
     let year = rule(1 << 63, Nanos::from_secs(31_536_000), Nanos::ZERO);
     let (_, state) = year.decide(None, 1 << 63, Nanos::ZERO);
     assert_eq!(year.decide(state, 1, Nanos::ZERO).0, Decision::later(Nanos::from_secs(31_536_000)));
-    let problem = Cycle::new(1 << 63, Nanos::SECOND, Nanos::SECOND).unwrap_err();
+    let problem = Cycle::new(1 << 63, Nanos::SECOND, 1 << 63, Nanos::SECOND).unwrap_err();
     assert_eq!(
         problem.to_string(),
         "`limit` of 9223372036854775808 every 1s is too large to be reserved for a `max_wait` of 1s; lower one"

@@ -80,7 +80,10 @@ pub(crate) fn random_limit(algorithm: AlgorithmName, domain: Domain, random: &mu
             waiting(if random.once_in(4) { limit } else { limit.with("cold_factor", cold) }, domain, random)
         }
         "cycle" => {
-            let limit = limit.with("limit", quota(domain, random)).with_duration("period", window(domain, random));
+            let mut limit = limit.with("limit", quota(domain, random)).with_duration("period", window(domain, random));
+            if random.once_in(2) {
+                limit = limit.with("burst", quota(domain, random));
+            }
             waiting(limit, domain, random)
         }
         "concurrency" => limit.with("limit", quota(domain, random)),

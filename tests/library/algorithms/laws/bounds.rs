@@ -145,11 +145,12 @@ pub(super) fn arrivals(limit: &Limit) -> Bound {
             let (most, period) = (limit.decimal("limit").expect("a limit"), float(per("period")));
             Box::new(move |from, to, cost| most + (most + float(cost) / 2.0) * float(to - from) / period + 1e-6)
         }
-        // L for each cycle that the interval touches, plus the tokens lent from the cycles of the longest wait
+        // the burst, L for each cycle that begins in the interval, plus the tokens lent from the cycles of the longest wait
         "cycle" => {
             let (most, period, wait) = (whole(limit, "limit"), per("period"), limit.max_wait());
+            let burst = limit.whole("burst").map_or(most, float);
             let lent = if wait > 0 { (wait - 1) / period + 1 } else { 0 };
-            Box::new(move |from, to, _| most * (float((to - from).div_ceil(period) + 1) + float(lent)))
+            Box::new(move |from, to, _| burst + most * (float((to - from).div_ceil(period)) + float(lent)))
         }
         // the stored permits, the rate's share of the interval and of the longest wait, and one request that the next
         // caller pays for

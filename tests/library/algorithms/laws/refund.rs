@@ -19,7 +19,7 @@ pub(super) fn watch(limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
     }
     Some(Box::new(Refund {
         exact: !["exponential", "smooth_bursty", "smooth_warming_up"].contains(&name),
-        lends: name == "cycle" && limit.max_wait() > 0,
+        lasts: name == "cycle" && (limit.max_wait() > 0 || limit.whole("burst") > limit.whole("limit")),
         later: !["quota_linear", "smooth_warming_up"].contains(&name),
         begins: ["quota_reset", "smooth_bursty"].contains(&name),
         grace: match name {
@@ -43,8 +43,8 @@ struct Refund {
     exact: bool,
     /// Whether the trace of an immediate refund is within the grace.
     whole: bool,
-    /// Whether requests can reserve later cycles; then only a key without debts gets everything back at once.
-    lends: bool,
+    /// Whether a charge can last for several cycles; then only a key without earlier ones gets everything back at once.
+    lasts: bool,
     /// Whether a smaller charge always means that no less is admitted later. (This fails if the charge itself made the
     /// quota smooth or the price lower.)
     later: bool,
@@ -91,7 +91,7 @@ impl Law for Refund {
             let state = walk.state.clone().ok_or("what was charged is gone")?;
             let refunded = walk.rule.refund(state, charge.cost, charge.full_at, now);
             let (refunded, honest) = (refunded.as_ref(), charge.honest.as_ref());
-            if charge.latest && self.exact && !self.lends {
+            if charge.latest && self.exact && !self.lasts {
                 decide_alike(walk.limit, walk.rule, refunded, honest, now.get())
             } else {
                 admits_no_more(walk.limit, walk.rule, refunded, honest, now.get(), self.grace)
@@ -131,7 +131,7 @@ impl Refund {
             Evictability::Fresh(from) | Evictability::Safe(from) => from > now,
             Evictability::Held => true,
         });
-        if self.exact && !(self.lends && begun) && (begun || !self.begins) {
+        if self.exact && !(self.lasts && begun) && (begun || !self.begins) {
             decide_alike(walk.limit, rule, refunded.as_ref(), honest.as_ref(), now.get())
         } else {
             admits_no_more(walk.limit, rule, refunded.as_ref(), honest.as_ref(), now.get(), self.grace)

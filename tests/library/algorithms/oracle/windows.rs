@@ -299,9 +299,10 @@ impl Oracle for QuotaLinear {
     }
 }
 
-/// `cycle`: permits that all refill at the start of every cycle, counted from the first request, and that can be lent.
+/// `cycle`: permits that come at the start of every cycle, counted from the first request, and that can be lent.
 pub(super) struct Cycle {
     limit: i128,
+    burst: i128,
     period: i128,
     max_wait: i128,
     /// The first request, and the cycle and permits of the latest admitted one.
@@ -315,15 +316,24 @@ const FOREVER: i128 = 1 << 96;
 
 impl Cycle {
     pub(super) fn new(limit: &Limit) -> Self {
-        let permits = limit.whole("limit").expect("a limit").into();
+        let permits = limit.whole("limit").expect("a limit");
+        let burst = limit.whole("burst").unwrap_or(permits).into();
         let period = limit.duration("period").expect("a period").into();
-        Self { limit: permits, period, max_wait: limit.max_wait().into(), first: None, cycle: 0, permits }
+        Self {
+            limit: permits.into(),
+            burst,
+            period,
+            max_wait: limit.max_wait().into(),
+            first: None,
+            cycle: 0,
+            permits: burst,
+        }
     }
 
     /// The cycle at `now`, and the permits in it.
     fn at(&self, now: i128) -> (i128, i128) {
         let cycle = (now - self.first.unwrap_or(now)) / self.period;
-        (cycle, self.limit.min(self.permits + (cycle - self.cycle) * self.limit))
+        (cycle, self.burst.min(self.permits + (cycle - self.cycle) * self.limit))
     }
 
     fn wait(&self, cost: i128, now: i128) -> i128 {
@@ -359,25 +369,25 @@ impl Oracle for Cycle {
         }
     }
 
-    /// Within a cycle the wait shrinks with every nanosecond, and at the start of the next one it may grow again; once all
-    /// permits have refilled, all cycles are alike.
+    /// Within a cycle the wait shrinks with every nanosecond, and at the start of the next one it may grow again. All cycles of a
+    /// key that owes nothing are alike: what is not admitted at the end of one never is.
     fn retry_after(&self, cost: u64, now: u64) -> Option<u64> {
         let (cost, now) = (i128::from(cost), i128::from(now));
-        let (first, (cycle, permits)) = (self.first.unwrap_or(now), self.at(now));
-        let whole = cycle + ((self.limit - permits) / self.limit + 2).max(2);
+        let full = Self { first: Some(0), cycle: 0, permits: self.burst, ..*self };
+        if full.wait(cost, self.period - 1) > self.max_wait {
+            return None;
+        }
+        let (first, (mut number, _)) = (self.first.unwrap_or(now), self.at(now));
         let mut start = now;
-        let mut number = cycle;
-        while number <= whole {
+        while start - now < u64::MAX.into() {
             let too_long = (self.wait(cost, start) - self.max_wait).max(0);
-            let end = first + (number + 1) * self.period;
-            if start + too_long < end || self.wait(cost, start) == 0 {
+            if start + too_long < first + (number + 1) * self.period {
                 return Some(u64::try_from(start + too_long - now).unwrap_or(u64::MAX));
             }
             // With a debt of many cycles, skip to the first cycle in which the wait is short enough.
-            let skipped = (too_long / self.period - 2).clamp(1, (whole - number).max(1));
-            number += skipped;
+            number += (too_long / self.period - 2).max(1);
             start = first + number * self.period;
         }
-        None
+        Some(u64::MAX)
     }
 }
