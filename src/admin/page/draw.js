@@ -116,6 +116,11 @@ export function whole(number) {
   return number.toLocaleString("en").replaceAll(",", "\u202f");
 }
 
+/** `1 route`, `2 routes`; `things` is the plural. */
+export function counted(number, things) {
+  return `${whole(number)} ${number === 1 ? things.replace(/s$/, "") : things}`;
+}
+
 export function percent(part, all) {
   if (!(all > 0) || part === 0) return "0 %";
   const share = (100 * part) / all;

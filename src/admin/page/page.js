@@ -1,6 +1,6 @@
 // The live page: asks the gateway that serves it every two seconds, and shows what it says.
 
-import { byId, clockTime, drawSpark, duration, facts, follow, isDenial, keyLine, make, percent, rate, say, spark, whole } from "/page/draw.js";
+import { byId, clockTime, counted, drawSpark, duration, facts, follow, isDenial, keyLine, make, percent, rate, say, spark, whole } from "/page/draw.js";
 import { prepareQuestions, showDecisions as showDecisionsToAskFor, showLimits as showLimitsToAskFor } from "/page/ask.js";
 import { prepareTrials, showTrials } from "/page/try.js";
 
@@ -204,7 +204,7 @@ function showStatus(status) {
   facts(byId("about-config"), [
     ["in force", `${status.config_hash.slice(0, 16)}, since ${age(reload.in_force_since_seconds)}`],
     ["last read", `${attempt.result} (${attempt.trigger}), ${age(attempt.timestamp_seconds)}`, refused ? "bad" : ""],
-    ["holds", `${status.routes.length} routes, ${status.limits.length} limits, ${status.plans.length} plans`],
+    ["holds", ["routes", "limits", "plans"].map((things) => counted(status[things].length, things)).join(", ")],
     ["credentials", status.credentials === null ? "not counted" : whole(status.credentials)],
   ]);
   const lines = [...(attempt.errors ?? []), ...(attempt.warnings ?? [])].slice(0, 20).map((text, at) => ({ text, at }));
