@@ -55,7 +55,7 @@ pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<Upstre
 }
 
 fn upstream(name: &str, field: &Field<'_>) -> Option<UpstreamWithTls> {
-    let section = field.section(&UPSTREAM)?;
+    let section = field.section_or(&UPSTREAM, "a mapping with `nodes`, like `{ nodes: [127.0.0.1:9000] }`")?;
     let (nodes, balance) = (section.required("nodes", NODES).and_then(|field| nodes(&field)), balance(&section));
     let tls = section.optional("tls", tls);
     if let Some(field) = section.get("max_pending").filter(|_| !section.has("max_requests")) {

@@ -12,6 +12,9 @@ const LIKE_A_TOKEN: usize = 12;
 /// things have few digits.
 const LIKE_TOKENS: (usize, usize) = (20, 6);
 
+/// The number of letters from which the beginning of a word stands for it.
+const BEGINNING: usize = 5;
+
 /// The hint for a near miss.
 pub(super) fn did_you_mean(near: &str) -> String {
     format!("did you mean `{near}`?")
@@ -66,15 +69,19 @@ pub(super) fn may_be_secret(text: &str) -> bool {
 /// The word in `known` of which `word` is probably a misspelling.
 ///
 /// Case, `-` and `_` make no difference. Beyond that, one edit for every three letters is allowed; a letter swapped with its
-/// neighbour is one edit.
+/// neighbour is one edit, and so is the missing end of a word of which five letters are there.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = plain(word);
     let length = wanted.chars().count();
     let allowed = (length / 3).max(1);
+    let begins = |candidate: &str| length >= BEGINNING && candidate.starts_with(&wanted);
     known
         .into_iter()
-        .filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed)
-        .map(|candidate| (strsim::osa_distance(&wanted, &plain(candidate)), candidate))
+        .filter(|candidate| begins(candidate) || candidate.chars().count().abs_diff(length) <= allowed)
+        .map(|candidate| match begins(candidate) {
+            true => (1, candidate),
+            false => (strsim::osa_distance(&wanted, &plain(candidate)), candidate),
+        })
         .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
         // of several equally near words, the one with the longest common beginning
         .min_by_key(|(distance, candidate)| (*distance, Reverse(common_start(&wanted, candidate))))
@@ -100,6 +107,7 @@ mod tests {
         assert_eq!(nearest("brust", known), Some("burst"));
         assert_eq!(nearest("Delay-After", known), Some("delay_after"));
         assert_eq!(nearest("overlimit", known), Some("over_limit"));
+        assert_eq!(nearest("listen", ["cluster", "listeners"]), Some("listeners"));
         assert_eq!(nearest("window", known), None);
         assert_eq!(nearest("dely", ["deny", "delay"]), Some("delay"));
         assert_eq!(nearest("", known), None);
