@@ -67,17 +67,17 @@ impl Findings {
         full
     }
 
-    /// A hint with the near miss for `word` among `known`.
+    /// A hint with the word among `known` that `word` probably means.
     pub(super) fn suggest<'a>(&self, word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
         self.near_miss(word, known).map(words::did_you_mean)
     }
 
-    /// The near miss for `word` among `known`.
+    /// The word among `known` that `word` probably means: a near miss, or the same thing in the words of other gateways.
     pub(super) fn near_miss<'a>(&self, word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         let left = MOST_COMPARED.saturating_sub(self.compared.get());
         let known: Vec<&str> = known.into_iter().take(left).collect();
         self.compared.set(self.compared.get().saturating_add(known.len()));
-        words::nearest(word, known)
+        words::nearest(word, known.iter().copied()).or_else(|| words::translated(word, &known))
     }
 
     /// The number of errors that are kept.

@@ -7,6 +7,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, unique_items};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::NAMED_PART;
+use crate::config::words;
 use crate::ruleset::is_hop_by_hop;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
 
@@ -78,7 +79,9 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
         | "descriptor") => field.error("needs a name").hint(format!("write `{{{name}: NAME}}`")),
         text => {
             let known = WORDS.iter().map(|(known, _)| *known).chain(["all"]);
-            field.error("is not a part of a key").hint(field.findings().suggest(text, known))
+            let like_a_header = || text.contains('-').then(|| words::did_you_mean(&format!("{{header: {text}}}")));
+            let hint = field.findings().suggest(text, known).or_else(like_a_header);
+            field.error("is not a part of a key").hint(hint)
         }
     };
     field.fail(problem.expected(EXPECTED))

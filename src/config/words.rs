@@ -15,6 +15,40 @@ const LIKE_TOKENS: (usize, usize) = (20, 6);
 /// The number of letters from which the beginning of a word stands for it.
 const BEGINNING: usize = 5;
 
+/// Words of other gateways and rate limiters, each with the word for the same thing here.
+const OF_OTHERS: [(&str, &str); 30] = [
+    ("backend", "upstream"),
+    ("backends", "upstreams"),
+    ("bind", "address"),
+    ("block", "deny"),
+    ("capacity", "burst"),
+    ("client_ip", "client_address"),
+    ("clusters", "upstreams"),
+    ("consumer", "customer"),
+    ("consumers", "customers"),
+    ("distributed", "shared"),
+    ("dry_run", "shadow"),
+    ("endpoints", "nodes"),
+    ("global", "all"),
+    ("global", "shared"),
+    ("interval", "window"),
+    ("ip", "client_address"),
+    ("lb_policy", "balance"),
+    ("local", "sticky"),
+    ("memory", "sticky"),
+    ("metrics", "admin"),
+    ("period", "window"),
+    ("rate_limit", "limits"),
+    ("redis", "shared"),
+    ("reject", "deny"),
+    ("remote_addr", "client_address"),
+    ("servers", "nodes"),
+    ("service", "upstream"),
+    ("services", "upstreams"),
+    ("targets", "nodes"),
+    ("user", "customer"),
+];
+
 /// The hint for a near miss.
 pub(super) fn did_you_mean(near: &str) -> String {
     format!("did you mean `{near}`?")
@@ -88,6 +122,13 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, candidate)| candidate)
 }
 
+/// The word in `known` that stands for a word of other gateways.
+pub(super) fn translated<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let word = plain(word);
+    let ours = |(theirs, ours): &(&str, &str)| known.iter().copied().find(|known| *theirs == word && known == ours);
+    OF_OTHERS.iter().find_map(ours)
+}
+
 fn common_start(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count()
 }
@@ -112,6 +153,15 @@ mod tests {
         assert_eq!(nearest("dely", ["deny", "delay"]), Some("delay"));
         assert_eq!(nearest("", known), None);
         assert_eq!(nearest("x", ["a", "b"]), None);
+    }
+
+    #[test]
+    fn words_of_others_are_translated_where_ours_is_known() {
+        let known = ["client_address", "all"];
+        assert_eq!(translated("client-ip", &known), Some("client_address"));
+        assert_eq!(translated("global", &known), Some("all"));
+        assert_eq!(translated("global", &["sticky", "shared"]), Some("shared"));
+        assert_eq!(translated("servers", &known), None);
     }
 
     #[test]
