@@ -43,28 +43,12 @@ const READ: [&str; 28] = [
 /// How long nginx waits for an upstream by default.
 const READ_TIMEOUT: &str = "60s";
 
-/// The settings about limits that apply at a level (`http`, `server` or `location`), its own or inherited ones.
+/// The settings that hold at a level (`http`, `server` or `location`): a level without a directive inherits those of the
+/// level around it.
 #[derive(Clone, Default)]
-struct Limits<'d> {
-    requests: Vec<&'d Directive>,
-    connections: Vec<&'d Directive>,
-    /// The `allow` and `deny` directives.
-    access: Vec<&'d Directive>,
-    /// The statuses of denials, if they are not [`DENIED`].
-    request_status: Option<u64>,
-    connection_status: Option<u64>,
-    request_dry_run: bool,
-    connection_dry_run: bool,
-    real_ip: RealIp<'d>,
-    /// Whether upstreams get the host that the client asks for.
-    keeps_host: bool,
-    /// The largest body of a request, if the level bounds it.
-    max_body: Option<String>,
-    /// How long to wait for a connection to an upstream, and for its answer, if they are not nginx's defaults.
-    connect_timeout: Option<String>,
-    read_timeout: Option<String>,
-    /// The first name of the server around it.
-    server_name: &'d str,
+struct Scope<'d> {
+    /// The directives of each level, of the innermost first.
+    levels: Vec<Vec<&'d Directive>>,
 }
 
 struct Reader<'d, 'f> {
@@ -117,7 +101,8 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
         .flat_map(|top| if top.name() == "http" { top.block().iter().collect() } else { vec![top] })
         .collect();
     reader.define(&http);
-    let limits = reader.level(&http, &Limits::default());
+    reader.note_others(http.iter().copied());
+    let scope = Scope { levels: vec![http.clone()] };
     let servers: Vec<&Directive> = http.iter().copied().filter(|one| one.name() == "server").collect();
     let defaults = defaults(&servers);
     let mut carried = Vec::new();
@@ -125,7 +110,7 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
         let own = listens(server);
         let is_default = |(_, address): &(_, String)| defaults.get(address) == Some(&position);
         let (any, all) = (own.iter().any(is_default), own.iter().all(is_default));
-        if reader.server(server, &limits, any, all) {
+        if reader.server(server, &scope, any, all) {
             carried.push(position);
         }
     }
@@ -197,95 +182,35 @@ impl<'d> Reader<'d, '_> {
         unused.for_each(|(_, (of, _))| self.note(of, "is left out: no location leads to it"));
     }
 
-    /// The settings of a level, which inherits from `outer`. Adds notes about all directives that are not carried over.
-    fn level(&self, block: &[&'d Directive], outer: &Limits<'d>) -> Limits<'d> {
-        let all = |name: &str| block.iter().copied().filter(|one| one.name() == name).collect::<Vec<_>>();
-        let last = |name: &str| all(name).last().map(|one| one.argument());
-        let status = |name: &str, outer: Option<u64>| last(name).and_then(|status| status.parse().ok()).or(outer);
-        let or = |own: Vec<&'d Directive>, outer: &Vec<&'d Directive>| if own.is_empty() { outer.clone() } else { own };
-        let sets_headers = all("proxy_set_header");
-        let is_kept = |one: &&Directive| {
-            one.argument().eq_ignore_ascii_case("host")
-                && ["$host", "$http_host"].contains(&one.arguments().last().map_or("", String::as_str))
-        };
-        for one in block {
+    /// Adds notes about all directives of a level that are not carried over.
+    fn note_others<'o>(&self, level: impl IntoIterator<Item = &'o Directive>) {
+        for one in level {
             match one.name() {
                 "listen" | "server_name" | "proxy_pass" if one.block.is_some() => {
                     self.error(one, "has no `;` at its end");
                 }
-                "return" if refusal(&[*one]).is_none() => self.note(one, "is not carried over"),
+                "client_max_body_size" if size(one.argument()).is_none() => self.error(one, "is no size"),
+                "return" if refusal([one]).is_none() => self.note(one, "is not carried over"),
+                "proxy_connect_timeout" | "proxy_read_timeout" if timeout(one.argument()).is_none() => {
+                    self.note(one, "is not carried over");
+                }
                 name if READ.contains(&name) || UNNEEDED.contains(&name) => {}
                 "satisfy" if one.argument() == "all" => {}
                 "satisfy" => self.note(one, "is carried over as `all`: networks that `deny` names are refused here"),
                 name if GUARDS.contains(&name) && one.argument() != "off" => self.note(one, GUARD),
-                "if" if refusal(&one.block().iter().collect::<Vec<_>>()).is_some() => self.note(one, GUARD),
-                "proxy_set_header" if is_kept(one) || is_told_anyway(one) => {}
+                "if" if refusal(one.block()).is_some() => self.note(one, GUARD),
+                "proxy_set_header" if keeps_host(one) || is_told_anyway(one) => {}
                 "include" => self.note(one, "is not followed: import what `nginx -T` prints"),
                 _ => self.note(one, "is not carried over"),
-            }
-        }
-        Limits {
-            requests: or(all("limit_req"), &outer.requests),
-            connections: or(all("limit_conn"), &outer.connections),
-            access: or(
-                block.iter().copied().filter(|one| matches!(one.name(), "allow" | "deny")).collect(),
-                &outer.access,
-            ),
-            request_status: status("limit_req_status", outer.request_status),
-            connection_status: status("limit_conn_status", outer.connection_status),
-            request_dry_run: last("limit_req_dry_run").map_or(outer.request_dry_run, |word| word == "on"),
-            connection_dry_run: last("limit_conn_dry_run").map_or(outer.connection_dry_run, |word| word == "on"),
-            real_ip: RealIp::of(block, &outer.real_ip),
-            max_body: match last("client_max_body_size") {
-                None => outer.max_body.clone(),
-                Some(text) => self.size(text, &all("client_max_body_size")),
-            },
-            connect_timeout: self.time(&all("proxy_connect_timeout")).or_else(|| outer.connect_timeout.clone()),
-            read_timeout: self.time(&all("proxy_read_timeout")).or_else(|| outer.read_timeout.clone()),
-            keeps_host: if sets_headers.is_empty() { outer.keeps_host } else { sets_headers.iter().any(is_kept) },
-            server_name: outer.server_name,
-        }
-    }
-
-    /// Formats the last of these times for tollgate.
-    fn time(&self, said: &[&Directive]) -> Option<String> {
-        let last = said.last()?;
-        let time = time(&last.argument().replace(' ', "")).map(Nanos::to_exact_string);
-        if time.is_none() {
-            self.note(last, "is not carried over");
-        }
-        time
-    }
-
-    /// Formats a size for tollgate; `None` for 0, which stands for no bound.
-    fn size(&self, text: &str, said: &[&Directive]) -> Option<String> {
-        let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
-        let unit = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
-            "" => "B",
-            "k" => "KiB",
-            "m" => "MiB",
-            "g" => "GiB",
-            _ => "",
-        };
-        match (digits.parse::<u64>(), unit) {
-            (Ok(0), _) => None,
-            (Ok(number), "B" | "KiB" | "MiB" | "GiB") => Some(format!("{number}{unit}")),
-            _ => {
-                said.iter().for_each(|one| self.error(one, "is no size"));
-                None
             }
         }
     }
 
     /// Reads a server. It is the default at one of its addresses (`is_default`), or at all of them (`is_default_at_all`).
     /// Returns whether it proxies.
-    fn server(&mut self, server: &'d Directive, outer: &Limits<'d>, is_default: bool, is_default_at_all: bool) -> bool {
-        let block: Vec<&Directive> = server.block().iter().collect();
-        let all = |name: &'static str| block.iter().copied().filter(move |one| one.name() == name);
-        let limits = Limits {
-            server_name: all("server_name").next().map_or("", Directive::argument),
-            ..self.level(&block, outer)
-        };
+    fn server(&mut self, server: &'d Directive, outer: &Scope<'d>, is_default: bool, is_default_at_all: bool) -> bool {
+        self.note_others(server.block());
+        let scope = outer.inner(server.block());
         let hosts = self.hosts(server);
         let takes_any = hosts.is_empty() || (is_default_at_all && !self.has_default);
         if hosts.is_empty() && !is_default {
@@ -293,10 +218,10 @@ impl<'d> Reader<'d, '_> {
             return false;
         }
         let addresses: BTreeSet<String> = listens(server).into_iter().map(|(_, address)| address).collect();
-        let is_refused = refusal(&block).is_some();
-        let locations: Vec<&Directive> = all("location").filter(|_| !is_refused).collect();
+        let is_refused = refusal(server.block()).is_some();
+        let locations: Vec<&Directive> = server.all("location").filter(|_| !is_refused).collect();
         let any = if takes_any { Vec::new() } else { hosts.clone() };
-        let rules = locations.iter().filter_map(|location| self.location(location, &limits, &addresses, &any));
+        let rules = locations.iter().filter_map(|location| self.location(location, &scope, &addresses, &any));
         let rules: Vec<Rule> = rules.collect();
         self.front.virtual_hosts.push(VirtualHost {
             place: self.findings.place(server.mark, server.name()),
@@ -313,7 +238,10 @@ impl<'d> Reader<'d, '_> {
         if is_default && !takes_any {
             self.note(server, "is the default at an address of its own: here it takes only the hosts that it names");
         }
-        if takes_any && locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
+        if takes_any
+            && locations.iter().all(|one| one.arguments() != ["/"])
+            && server.all("proxy_pass").next().is_none()
+        {
             self.note(server, "has no `location /`: what its other locations do not take is answered 404");
         }
         self.has_default |= takes_any;
@@ -327,8 +255,7 @@ impl<'d> Reader<'d, '_> {
     /// The hosts that a server names.
     fn hosts(&self, server: &Directive) -> Vec<String> {
         let mut hosts = Vec::new();
-        let names = server.block().iter().filter(|one| one.name() == "server_name").flat_map(Directive::arguments);
-        for name in names {
+        for name in server.all("server_name").flat_map(Directive::arguments) {
             match name.strip_prefix('.') {
                 _ if name == "_" || name.is_empty() => {}
                 _ if name.starts_with('~') || name.ends_with(".*") => {
@@ -355,7 +282,7 @@ impl<'d> Reader<'d, '_> {
     }
 
     fn leave_out_inner(&self, location: &Directive) {
-        for inner in location.block().iter().filter(|one| one.name() == "location") {
+        for inner in location.all("location") {
             self.leave_out::<()>(inner, inner, "it stands in another location");
             self.leave_out_inner(inner);
         }
@@ -365,13 +292,12 @@ impl<'d> Reader<'d, '_> {
     fn location(
         &mut self,
         location: &'d Directive,
-        outer: &Limits<'d>,
+        outer: &Scope<'d>,
         listeners: &BTreeSet<String>,
         hosts: &[String],
     ) -> Option<Rule> {
-        let block: Vec<&Directive> = location.block().iter().collect();
         self.leave_out_inner(location);
-        let is_refused = refuses(&block);
+        let is_refused = refuses(location.block());
         let (path, path_match) = self.path_of(location)?;
         if is_refused && path_match == PathMatch::default() && hosts.is_empty() {
             self.note(location, "is left out: it does not proxy");
@@ -387,10 +313,10 @@ impl<'d> Reader<'d, '_> {
             effects: Effects::refusal(),
         };
         if is_refused {
-            self.note_refusal(location, &block, outer);
+            self.note_refusal(location);
             return Some(rule);
         }
-        let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
+        let Some(to) = location.all("proxy_pass").next() else {
             let why = "it does not proxy. nginx answers its requests itself; here another route may take them";
             return self.leave_out(location, location, why);
         };
@@ -401,23 +327,24 @@ impl<'d> Reader<'d, '_> {
             let why = "only paths that both end with `/`, or both do not, are carried over";
             return self.leave_out(location, to, why);
         };
-        let limits = self.level(&block, outer);
-        upstream.timeout("connect", limits.connect_timeout.clone());
-        upstream.timeout("first_byte", Some(limits.read_timeout.clone().unwrap_or_else(|| READ_TIMEOUT.to_owned())));
+        self.note_others(location.block());
+        let scope = outer.inner(location.block());
+        upstream.timeout("connect", scope.find("proxy_connect_timeout", timeout));
+        upstream
+            .timeout("first_byte", scope.find("proxy_read_timeout", timeout).or_else(|| Some(READ_TIMEOUT.to_owned())));
         let upstream = self.front.upstream(upstream);
-        self.real_ips.push(limits.real_ip.clone());
-        if !limits.keeps_host {
+        self.real_ips.push(RealIp::of(&scope));
+        if !scope.all(&["proxy_set_header"]).into_iter().any(keeps_host) {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }
-        Some(Rule { upstreams: vec![(upstream, 1)], effects: self.effects_of(&limits, rewrite), ..rule })
+        Some(Rule { upstreams: vec![(upstream, 1)], effects: self.effects_of(&scope, rewrite), ..rule })
     }
 
     /// Adds the notes about a location that refuses all requests.
-    fn note_refusal(&self, location: &Directive, block: &[&'d Directive], outer: &Limits<'d>) {
-        let others: Vec<&Directive> = block.iter().copied().filter(|one| !GUARDS.contains(&one.name())).collect();
-        self.level(&others, outer);
-        let is_internal = block.iter().any(|one| one.name() == "internal");
-        if is_internal || refusal(block).is_some_and(|status| status != 403) {
+    fn note_refusal(&self, location: &Directive) {
+        self.note_others(location.block().iter().filter(|one| !GUARDS.contains(&one.name())));
+        let is_internal = location.all("internal").next().is_some();
+        if is_internal || refusal(location.block()).is_some_and(|status| status != 403) {
             self.note(location, "refuses requests with 403 here");
         }
     }
@@ -440,19 +367,24 @@ impl<'d> Reader<'d, '_> {
         Some((path, path_match))
     }
 
-    fn effects_of(&mut self, limits: &Limits<'d>, rewrite: (String, String)) -> Effects {
-        let mut used: Vec<ScopedLimit> = limits.requests.iter().filter_map(|one| self.limit(one, limits)).collect();
-        if let Some(first) = limits.connections.first().filter(|_| !used.is_empty()) {
+    fn effects_of(&mut self, scope: &Scope<'d>, rewrite: (String, String)) -> Effects {
+        let connections = scope.all(&["limit_conn"]);
+        let requests = scope.all(&["limit_req"]);
+        let mut limits: Vec<ScopedLimit> = requests.iter().filter_map(|one| self.limit(one, scope)).collect();
+        if let Some(first) = connections.first().filter(|_| !limits.is_empty()) {
             let message = "requests that it refuses take nothing from the limits of `limit_req`: nginx charges them";
             self.note(first, message);
         }
-        used.extend(limits.connections.iter().filter_map(|one| self.limit(one, limits)));
+        limits.extend(connections.iter().filter_map(|one| self.limit(one, scope)));
         let denied =
-            (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status.unwrap_or(DENIED)));
-        let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));
+            (!limits.is_empty()).then(|| format!("denied: {{ status: {} }}", scope.status("limit_req_status")));
+        // 0 stands for no bound
+        let max_body =
+            scope.find("client_max_body_size", |text| Some(size(text).filter(|size| !size.starts_with('0'))));
+        let max_body = max_body.flatten().map(|size| format!("max_request_body: {size}"));
         Effects {
-            limits: used,
-            access: self.access(&limits.access).map(ScopedAccess::always).into_iter().collect(),
+            limits,
+            access: self.access(&scope.all(&["allow", "deny"])).map(ScopedAccess::always).into_iter().collect(),
             rewrite,
             more: denied.into_iter().chain(max_body).collect(),
         }
@@ -472,6 +404,53 @@ impl<'d> Reader<'d, '_> {
     }
 }
 
+impl<'d> Scope<'d> {
+    fn inner(&self, level: &'d [Directive]) -> Self {
+        Self { levels: std::iter::once(level.iter().collect()).chain(self.levels.iter().cloned()).collect() }
+    }
+
+    /// The directives with these names, of the innermost level that has any.
+    fn all(&self, names: &[&str]) -> Vec<&'d Directive> {
+        let of_level = |level: &Vec<&'d Directive>| -> Vec<&'d Directive> {
+            level.iter().copied().filter(|one| names.contains(&one.name())).collect()
+        };
+        self.levels.iter().map(of_level).find(|all| !all.is_empty()).unwrap_or_default()
+    }
+
+    /// The argument of the last directive with this name that `read` accepts, of the innermost level that has one.
+    fn find<T>(&self, name: &str, read: impl Fn(&'d str) -> Option<T>) -> Option<T> {
+        let last = |level: &Vec<&'d Directive>| level.iter().rfind(|one| one.name() == name).map(|one| one.argument());
+        self.levels.iter().filter_map(last).find_map(read)
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        self.find(name, Some) == Some("on")
+    }
+
+    /// The status of denials that the directive `name` sets.
+    fn status(&self, name: &str) -> u64 {
+        self.find(name, |status| status.parse().ok()).unwrap_or(DENIED)
+    }
+}
+
+/// Formats a length of time for tollgate.
+fn timeout(text: &str) -> Option<String> {
+    time(&text.replace(' ', "")).map(Nanos::to_exact_string)
+}
+
+/// Formats a size for tollgate.
+fn size(text: &str) -> Option<String> {
+    let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
+    let unit = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+        "" => "B",
+        "k" => "KiB",
+        "m" => "MiB",
+        "g" => "GiB",
+        _ => return None,
+    };
+    Some(format!("{}{unit}", digits.parse::<u64>().ok()?))
+}
+
 /// The rewrite of a location's path to that of its `proxy_pass`; `None` where tollgate cannot rewrite so.
 fn rewrite(path: &str, target: Option<&str>) -> Option<(String, String)> {
     let Some(target) = target.filter(|target| *target != path) else { return Some(Default::default()) };
@@ -484,6 +463,12 @@ fn rule_name(hosts: &[String], path: &PathMatch) -> String {
     let (PathMatch::Exact(path) | PathMatch::Below(Prefix { path, .. })) = path;
     let path = Some(path.trim_matches('/')).filter(|path| !path.is_empty()).unwrap_or("root");
     format!("{}.{path}", hosts.first().map_or("all", String::as_str))
+}
+
+/// Whether a `proxy_set_header` sends upstreams the host that the client asks for.
+fn keeps_host(one: &Directive) -> bool {
+    let value = one.arguments().last().map_or("", String::as_str);
+    one.argument().eq_ignore_ascii_case("host") && ["$host", "$http_host"].contains(&value)
 }
 
 /// Whether tollgate already does what a `proxy_set_header` asks for.

@@ -13,13 +13,13 @@ pub(super) const GUARDS: [&str; 6] =
     ["auth_basic", "auth_request", "auth_jwt", "limit_except", "ssl_verify_client", "valid_referers"];
 
 /// The status of a `return` that refuses requests.
-pub(super) fn refusal(block: &[&Directive]) -> Option<u64> {
-    let returns = block.iter().filter(|one| one.name() == "return");
+pub(super) fn refusal<'d>(block: impl IntoIterator<Item = &'d Directive>) -> Option<u64> {
+    let returns = block.into_iter().filter(|one| one.name() == "return");
     returns.filter_map(|one| one.argument().parse::<u64>().ok()).find(|status| (400..600).contains(status))
 }
 
 /// Whether a location refuses all requests.
-pub(super) fn refuses(block: &[&Directive]) -> bool {
+pub(super) fn refuses(block: &[Directive]) -> bool {
     let first = block.iter().find(|one| matches!(one.name(), "allow" | "deny"));
     let denies_all = first.is_some_and(|one| one.name() == "deny" && one.argument() == "all");
     denies_all || refusal(block).is_some() || block.iter().any(|one| one.name() == "internal")
@@ -31,7 +31,7 @@ pub(super) fn refusing(block: &[Directive]) -> Vec<&Directive> {
         "limit_req" | "limit_conn" | "deny" | "internal" => vec![one],
         name if GUARDS.contains(&name) && one.argument() != "off" => vec![one],
         "location" => Vec::new(),
-        _ if refusal(&[one]).is_some() => vec![one],
+        _ if refusal([one]).is_some() => vec![one],
         _ => refusing(one.block()),
     };
     block.iter().flat_map(of).collect()

@@ -15,11 +15,10 @@ const UNNEEDED: [&str; 17] = [
 
 /// The `listen` directives of a server for TCP, each with its address; the server itself where it has none.
 pub(super) fn listens(server: &Directive) -> Vec<(&Directive, String)> {
-    let all = || server.block().iter().filter(|one| one.name() == "listen");
-    if all().next().is_none() {
+    if server.all("listen").next().is_none() {
         return vec![(server, "0.0.0.0:80".to_owned())];
     }
-    all().filter(|one| !has(one, "quic")).map(|one| (one, node(one.argument(), 80))).collect()
+    server.all("listen").filter(|one| !has(one, "quic")).map(|one| (one, node(one.argument(), 80))).collect()
 }
 
 /// The position of the default server of each address: the one that says so, else the first.
@@ -80,7 +79,7 @@ impl<'d> Reader<'d, '_> {
 
     /// Adds notes about the options of a server's listeners that are not carried over.
     fn note_options(&self, server: &Directive) {
-        for listen in server.block().iter().filter(|one| one.name() == "listen") {
+        for listen in server.all("listen") {
             if has(listen, "quic") {
                 self.note(listen, "is left out: HTTP/3 is not carried over");
                 continue;

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::Reader;
 use super::syntax::Directive;
+use super::{Reader, Scope};
 use crate::config::import::matches::network;
 use crate::config::import::{list, scalar};
 
-/// The settings that apply at a level, its own or inherited ones.
-#[derive(Clone)]
+/// The settings of a location.
 pub(super) struct RealIp<'d> {
     /// The `set_real_ip_from` directives.
     from: Vec<&'d Directive>,
@@ -16,22 +15,12 @@ pub(super) struct RealIp<'d> {
     is_recursive: bool,
 }
 
-impl Default for RealIp<'_> {
-    fn default() -> Self {
-        Self { from: Vec::new(), header: "X-Real-IP", is_recursive: false }
-    }
-}
-
 impl<'d> RealIp<'d> {
-    /// The settings of a level, which inherits from `outer`.
-    pub(super) fn of(block: &[&'d Directive], outer: &Self) -> Self {
-        let all = |name: &str| block.iter().copied().filter(|one| one.name() == name).collect::<Vec<_>>();
-        let last = |name: &str| all(name).last().map(|one| one.argument());
-        let from = all("set_real_ip_from");
+    pub(super) fn of(scope: &Scope<'d>) -> Self {
         Self {
-            from: if from.is_empty() { outer.from.clone() } else { from },
-            header: last("real_ip_header").unwrap_or(outer.header),
-            is_recursive: last("real_ip_recursive").map_or(outer.is_recursive, |word| word == "on"),
+            from: scope.all(&["set_real_ip_from"]),
+            header: scope.find("real_ip_header", Some).unwrap_or("X-Real-IP"),
+            is_recursive: scope.is_on("real_ip_recursive"),
         }
     }
 

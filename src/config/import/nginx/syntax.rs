@@ -37,6 +37,11 @@ impl Directive {
     pub(super) fn block(&self) -> &[Self] {
         self.block.as_deref().unwrap_or_default()
     }
+
+    /// The directives of its block that have this name.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &Self> {
+        self.block().iter().filter(move |one| one.name() == name)
+    }
 }
 
 enum Token {

@@ -1,7 +1,7 @@
 //! Zones: the keys of `limit_req_zone` and `limit_conn_zone`, and the limits that use the zones.
 
 use super::syntax::Directive;
-use super::{DENIED, Limits, Reader};
+use super::{Reader, Scope};
 use crate::config::import::front::{KeyPart, LimitSettings, denied_with};
 use crate::config::import::matches::{Match, ScopedLimit, network};
 
@@ -126,19 +126,16 @@ impl Reader<'_, '_> {
         if map.block().iter().any(|entry| entry.name().starts_with('~') || entry.name() == "include") {
             return Err(OTHER.to_owned());
         }
-        let default = |of: &Directive| {
-            of.block().iter().find(|entry| entry.name() == "default").map(|entry| entry.argument().to_owned())
-        };
-        let made = |value: &str| {
-            let entry = map.block().iter().find(|entry| entry.name() == value);
-            entry.map(|entry| entry.argument().to_owned()).or_else(|| default(map)).unwrap_or_default()
-        };
-        let usual = made(&default(geo).unwrap_or_default());
+        fn first<'d>(of: &'d Directive, name: &str) -> Option<&'d str> {
+            of.all(name).next().map(Directive::argument)
+        }
+        let made = |value: &str| first(map, value).or_else(|| first(map, "default")).unwrap_or_default();
+        let usual = made(first(geo, "default").unwrap_or_default());
         let (mut exempt, mut limited) = (Vec::new(), Vec::new());
         for entry in geo.block().iter().filter(|entry| entry.name() != "default") {
             let network = network(entry.name()).ok_or(OTHER)?;
             match made(entry.argument()) {
-                empty if empty.is_empty() => exempt.push((network, entry.name().to_owned())),
+                "" => exempt.push((network, entry.name().to_owned())),
                 key if key == usual => limited.push(network),
                 _ => return Err(OTHER.to_owned()),
             }
@@ -148,41 +145,41 @@ impl Reader<'_, '_> {
         }
         let exempt = exempt.into_iter().map(|(_, name)| name).collect();
         // other values could refer to a map again, without an end
-        if usual.is_empty() || !["$binary_remote_addr", "$remote_addr"].contains(&usual.as_str()) {
+        if usual.is_empty() || !["$binary_remote_addr", "$remote_addr"].contains(&usual) {
             return Err(OTHER.to_owned());
         }
-        Ok(ZoneKey { exempt, ..self.key(&usual)? })
+        Ok(ZoneKey { exempt, ..self.key(usual)? })
     }
 
     /// Adds the limit for a `limit_req` or `limit_conn` directive.
-    pub(super) fn limit(&mut self, use_of: &Directive, limits: &Limits<'_>) -> Option<ScopedLimit> {
+    pub(super) fn limit(&mut self, use_of: &Directive, scope: &Scope<'_>) -> Option<ScopedLimit> {
         let is_of_requests = use_of.name() == "limit_req";
         let zone_name = if is_of_requests { use_of.option("zone=").unwrap_or_default() } else { use_of.argument() };
         let Some(zone) = self.zones.get(zone_name).filter(|zone| zone.rate.is_some() == is_of_requests) else {
             self.note(use_of, &format!("is left out, as its zone `{zone_name}` is"));
             return None;
         };
-        if zone.key.is_server_name() && limits.server_name.is_empty() {
+        let server_name = scope.all(&["server_name"]).first().map_or("", |one| one.argument());
+        if zone.key.is_server_name() && server_name.is_empty() {
             self.note(
                 use_of,
                 "is left out: its key is empty in a server without a name, and nginx limits nothing there",
             );
             return None;
         }
-        let (algorithm, over_limit, is_dry_run) = match zone.rate {
-            Some(rate) => (self.rate_of_requests(use_of, rate), None, limits.request_dry_run),
+        let (algorithm, over_limit, dry_run) = match zone.rate {
+            Some(rate) => (self.rate_of_requests(use_of, rate), None, "limit_req_dry_run"),
             None => {
-                let over_limit = Some(denied_with(limits.connection_status.unwrap_or(DENIED)));
-                (self.number_of_connections(use_of)?, over_limit, limits.connection_dry_run)
+                let over_limit = Some(denied_with(scope.status("limit_conn_status")));
+                (self.number_of_connections(use_of)?, over_limit, "limit_conn_dry_run")
             }
         };
         let missing_key = zone.key.is_one_field().then(|| "missing_key: skip".to_owned());
-        let shadow = is_dry_run.then(|| "shadow: true".to_owned());
+        let shadow = scope.is_on(dry_run).then(|| "shadow: true".to_owned());
         let more = [over_limit, missing_key, shadow].into_iter().flatten().collect();
         let settings = LimitSettings { algorithm, key: zone.key.parts.clone(), more };
         let exempt = zone.key.exempt.clone();
-        let table =
-            if zone.key.by_server { format!("{zone_name} {}", limits.server_name) } else { zone_name.to_owned() };
+        let table = if zone.key.by_server { format!("{zone_name} {server_name}") } else { zone_name.to_owned() };
         let is_used_otherwise =
             self.front.limits.iter().any(|limit| limit.table == table && limit.settings != settings);
         let limit = self.front.limit(zone_name, &table, settings);
