@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use crate::config::document;
 use crate::config::findings::Findings;
-use crate::config::problem::{Problem, Problems, Warning};
+use crate::config::problem::{Mark, Problem, Problems, Warning};
 use crate::config::read::{Field, ReadContext, Section};
 use crate::config::values::check_name;
 
@@ -67,6 +67,9 @@ struct Descriptor {
     /// The decision about a descriptor that ends here; `None` where no descriptor ends here.
     end: Option<DescriptorAction>,
     next: Vec<Self>,
+/// An error in the syntax of a file, at its position.
+type SyntaxError = (Mark, &'static str);
+
 }
 
 /// The limits of a descriptor, or its denial.
@@ -103,7 +106,7 @@ impl Import {
     }
 
     fn is_new(&self, read: &Content, findings: &Findings) -> bool {
-        let place = findings.place(crate::config::Mark::START, "");
+        let place = findings.place(Mark::START, "");
         let domains = match read {
             Content::Domains(domains) if self.front.is_none() => domains,
             Content::ProxyConfig(_) if self.front.is_none() && self.domains.is_empty() => return true,
@@ -225,6 +228,10 @@ impl Descriptor {
             Some(DescriptorAction::Denied) => push(text, format_args!("{:indent$}deny: true\n", "")),
             None => {}
         }
+    let refuse = |message: &str| {
+        findings.add(Problem::error(findings.place(Mark::START, ""), message).expected(EXPECTED));
+        None
+    };
         if !self.next.is_empty() {
             push(text, format_args!("{:indent$}descriptors:\n", ""));
             self.next.iter().for_each(|next| next.write(text, indent.saturating_add(2)));
@@ -263,36 +270,33 @@ fn read_yaml(text: &str, findings: &Findings, names: &mut Names) -> Option<Conte
     // in these files `${NAME}` is plain text
     let verbatim = |name: &str| Some(format!("${{{name}}}"));
     if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
-        let place = findings.place(crate::config::Mark::START, "");
-        findings.add(Problem::error(place, "the file is empty").expected(EXPECTED));
-        return None;
+        return refuse("the file is empty");
     }
     let is_table = |line: &str| {
         line.strip_prefix('[').is_some_and(|rest| rest.starts_with(char::is_alphabetic) && line.ends_with(']'))
     };
     if text.lines().any(|line| is_table(line) || line.starts_with("apiVersion: traefik")) {
-        let place = findings.place(crate::config::Mark::START, "");
-        findings.add(
-            Problem::error(place, "is TOML, or holds resources of Kubernetes: neither is read").expected(EXPECTED),
-        );
-        return None;
+        return refuse("is TOML, or holds resources of Kubernetes: neither is read");
     }
     let root = document::parse(text, 0, findings)?;
     let context = ReadContext { findings, environment: &verbatim };
     let top = Field::root(&context, &root);
-    if top.is_list() {
-        return limitador::read(&top, names).map(Content::Domains);
+    let section = top.as_mapping();
+    let proxy =
+        section.as_ref().and_then(|section| PROXIES.iter().find(|(is_of_this_format, _)| is_of_this_format(section)));
+    match (section, proxy) {
+        _ if top.is_list() => limitador::read(&top, names).map(Content::Domains),
+        (_, Some((_, read))) => read(&top).map(Content::of_proxy),
+        (Some(section), None) if section.has("domain") || section.has("descriptors") => {
+            ratelimit::read(&top, names).map(|domain| Content::Domains(vec![domain]))
+        }
+        _ => top.fail(top.error("is no configuration that can be read here").expected(EXPECTED)),
     }
-    let Some(section) = top.as_mapping() else {
-        return top.fail(top.error("is no configuration that can be read here").expected(EXPECTED));
-    };
-    if let Some((_, read)) = PROXIES.iter().find(|(is_of_this_format, _)| is_of_this_format(&section)) {
-        return read(&top).map(Content::of_proxy);
-    }
-    if section.has("domain") || section.has("descriptors") {
-        return ratelimit::read(&top, names).map(|domain| Content::Domains(vec![domain]));
-    }
-    top.fail(top.error("is no configuration that can be read here").expected(EXPECTED))
+}
+
+/// What a parser read, or a finding that says why it read nothing.
+fn parsed<T>(read: Result<T, SyntaxError>, findings: &Findings) -> Option<T> {
+    read.map_err(|(mark, message)| findings.add(Problem::error(findings.place(mark, ""), message))).ok()
 }
 
 /// The name of a domain, which is also its name in Envoy's configuration.

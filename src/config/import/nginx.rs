@@ -12,6 +12,7 @@ use self::zones::Zone;
 use super::front::rules::{Effects, Rule, ScopedAccess, VirtualHost};
 use super::front::{GUARD, ProxyConfig, Upstream, Url, node, time};
 use super::matches::{Match, PathMatch, Prefix, ScopedLimit, open_prefix_note};
+use super::parsed;
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
 use crate::units::Nanos;
@@ -77,13 +78,7 @@ pub(super) fn is_of_this_format(text: &str) -> bool {
 }
 
 pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
-    let include::Configuration { directives, unused } = match include::parse(text) {
-        Ok(configuration) => configuration,
-        Err((mark, message)) => {
-            findings.add(Problem::error(findings.place(mark, ""), message));
-            return None;
-        }
-    };
+    let (directives, unused) = parsed(include::parse(text), findings)?;
     for mark in unused {
         findings.add(Problem::warning(findings.place(mark, ""), "is left out: no `include` names this file"));
     }
@@ -238,10 +233,7 @@ impl<'d> Reader<'d, '_> {
         if is_default && !takes_any {
             self.note(server, "is the default at an address of its own: here it takes only the hosts that it names");
         }
-        if takes_any
-            && locations.iter().all(|one| one.arguments() != ["/"])
-            && server.all("proxy_pass").next().is_none()
-        {
+        if takes_any && locations.iter().all(|one| one.arguments() != ["/"]) && !server.has("proxy_pass") {
             self.note(server, "has no `location /`: what its other locations do not take is answered 404");
         }
         self.has_default |= takes_any;
@@ -297,7 +289,7 @@ impl<'d> Reader<'d, '_> {
         hosts: &[String],
     ) -> Option<Rule> {
         self.leave_out_inner(location);
-        let is_refused = refuses(location.block());
+        let is_refused = refuses(location);
         let (path, path_match) = self.path_of(location)?;
         if is_refused && path_match == PathMatch::default() && hosts.is_empty() {
             self.note(location, "is left out: it does not proxy");
@@ -343,8 +335,7 @@ impl<'d> Reader<'d, '_> {
     /// Adds the notes about a location that refuses all requests.
     fn note_refusal(&self, location: &Directive) {
         self.note_others(location.block().iter().filter(|one| !GUARDS.contains(&one.name())));
-        let is_internal = location.all("internal").next().is_some();
-        if is_internal || refusal(location.block()).is_some_and(|status| status != 403) {
+        if location.has("internal") || refusal(location.block()).is_some_and(|status| status != 403) {
             self.note(location, "refuses requests with 403 here");
         }
     }

@@ -19,10 +19,10 @@ pub(super) fn refusal<'d>(block: impl IntoIterator<Item = &'d Directive>) -> Opt
 }
 
 /// Whether a location refuses all requests.
-pub(super) fn refuses(block: &[Directive]) -> bool {
-    let first = block.iter().find(|one| matches!(one.name(), "allow" | "deny"));
+pub(super) fn refuses(location: &Directive) -> bool {
+    let first = location.block().iter().find(|one| matches!(one.name(), "allow" | "deny"));
     let denies_all = first.is_some_and(|one| one.name() == "deny" && one.argument() == "all");
-    denies_all || refusal(block).is_some() || block.iter().any(|one| one.name() == "internal")
+    denies_all || refusal(location.block()).is_some() || location.has("internal")
 }
 
 /// The directives of a block, and of the blocks inside it that are no locations, that refuse requests.

@@ -6,19 +6,13 @@ use std::collections::{BTreeMap, HashSet};
 use regex::Regex;
 
 use super::syntax::{self, Directive};
+use crate::config::import::SyntaxError;
 use crate::config::problem::Mark;
 
 /// The deepest nesting of includes.
 const DEEPEST: usize = 16;
 /// The largest number of directives, those of a file counted each time that it is included.
 const MOST_DIRECTIVES: usize = 200_000;
-
-/// A configuration in which the dumped files stand in place of their includes.
-pub(super) struct Configuration {
-    pub(super) directives: Vec<Directive>,
-    /// The beginnings of the files that no `include` names.
-    pub(super) unused: Vec<Mark>,
-}
 
 struct DumpedFile {
     mark: Mark,
@@ -33,8 +27,9 @@ struct Includer<'d> {
     directives_left: usize,
 }
 
-/// Parses a configuration, or the output of `nginx -T`. `Err` holds an error and its position.
-pub(super) fn parse(text: &str) -> Result<Configuration, (Mark, &'static str)> {
+/// Parses a configuration, or the output of `nginx -T`: the directives, with the dumped files in place of their includes, and
+/// the beginnings of the files that no `include` names.
+pub(super) fn parse(text: &str) -> Result<(Vec<Directive>, Vec<Mark>), SyntaxError> {
     let lines: Vec<&str> = text.lines().collect();
     let heads: Vec<(usize, &str)> =
         lines.iter().enumerate().filter_map(|(at, line)| Some((at, dumped_name(line)?))).collect();
@@ -42,7 +37,7 @@ pub(super) fn parse(text: &str) -> Result<Configuration, (Mark, &'static str)> {
     let begins = lines.iter().take_while(|line| is_before(line)).count();
     let main = match heads.first() {
         Some((at, name)) if *at == begins => *name,
-        _ => return Ok(Configuration { directives: syntax::parse(text, 1)?, unused: Vec::new() }),
+        _ => return Ok((syntax::parse(text, 1)?, Vec::new())),
     };
     let ends = heads.iter().skip(1).map(|(at, _)| *at).chain([lines.len()]);
     let mut files = BTreeMap::new();
@@ -59,7 +54,7 @@ pub(super) fn parse(text: &str) -> Result<Configuration, (Mark, &'static str)> {
     let mut unused: Vec<Mark> =
         files.iter().filter(|(name, _)| !includer.used.contains(*name)).map(|(_, file)| file.mark).collect();
     unused.sort();
-    Ok(Configuration { directives, unused })
+    Ok((directives, unused))
 }
 
 /// The name of the file that begins behind this line of a dump.
@@ -69,7 +64,7 @@ fn dumped_name(line: &str) -> Option<&str> {
 
 impl<'d> Includer<'d> {
     /// The directives, with the directives of dumped files in place of those that include them.
-    fn inlined(&mut self, directives: &[Directive], depth: usize) -> Result<Vec<Directive>, (Mark, &'static str)> {
+    fn inlined(&mut self, directives: &[Directive], depth: usize) -> Result<Vec<Directive>, SyntaxError> {
         let mut all = Vec::new();
         for one in directives {
             let left = self.directives_left.checked_sub(1);

@@ -15,7 +15,7 @@ const UNNEEDED: [&str; 17] = [
 
 /// The `listen` directives of a server for TCP, each with its address; the server itself where it has none.
 pub(super) fn listens(server: &Directive) -> Vec<(&Directive, String)> {
-    if server.all("listen").next().is_none() {
+    if !server.has("listen") {
         return vec![(server, "0.0.0.0:80".to_owned())];
     }
     server.all("listen").filter(|one| !has(one, "quic")).map(|one| (one, node(one.argument(), 80))).collect()

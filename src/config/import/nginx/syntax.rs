@@ -1,9 +1,24 @@
 //! The syntax of nginx's configuration: directives of words, which end with `;` or have a block of directives.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use crate::config::import::SyntaxError;
 use crate::config::problem::Mark;
 
 /// The deepest nesting of blocks.
 const DEEPEST: usize = 16;
+
+/// A sign, a comment or space, or a word, which may begin with a part in quotes. A backslash takes the character behind it.
+const TOKENS: &str = r#"(?xs)
+    (?<sign> [;{}] ) | \#[^\n]* | \s+ | (?<word>
+        (?: "(?<double> (?: \\. | [^"\\] )* )" | '(?<single> (?: \\. | [^'\\] )* )'
+          | (?<first> \\.? | \$\{[^\s;{}]*\}? | [^\s;{}"'\#\\] ) )
+        (?<rest> (?: \\.? | \$\{[^\s;{}]*\}? | [^\s;{}\\] )* )
+    )"#;
+
+static TOKEN: LazyLock<Regex> = LazyLock::new(|| Regex::new(TOKENS).expect("the expression is valid"));
 
 /// A directive of nginx.
 #[derive(Debug)]
@@ -42,6 +57,10 @@ impl Directive {
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &Self> {
         self.block().iter().filter(move |one| one.name() == name)
     }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.all(name).next().is_some()
+    }
 }
 
 enum Token {
@@ -50,8 +69,8 @@ enum Token {
     Sign(char),
 }
 
-/// Parses all directives of a file whose first line has this number. `Err` holds an error and its position.
-pub(super) fn parse(text: &str, first_line: usize) -> Result<Vec<Directive>, (Mark, &'static str)> {
+/// Parses all directives of a file whose first line has this number.
+pub(super) fn parse(text: &str, first_line: usize) -> Result<Vec<Directive>, SyntaxError> {
     let tokens = tokens(text, Mark { line: first_line, ..Mark::START })?;
     let mut open: Vec<(Directive, Vec<Directive>)> = Vec::new();
     let (mut done, mut words, mut begins) = (Vec::new(), Vec::new(), Mark::START);
@@ -84,57 +103,39 @@ pub(super) fn parse(text: &str, first_line: usize) -> Result<Vec<Directive>, (Ma
     }
 }
 
-fn tokens(text: &str, mut mark: Mark) -> Result<Vec<(Mark, Token)>, (Mark, &'static str)> {
-    let mut found = Vec::new();
-    let mut characters = text.chars().peekable();
-    let mut word: Option<(Mark, String)> = None;
-    let mut quote: Option<char> = None;
-    let mut in_variable = false;
-    while let Some(c) = characters.next() {
-        let at = mark;
-        mark = match c {
-            '\n' => Mark { line: mark.line.saturating_add(1), column: 1, ..mark },
-            _ => Mark { column: mark.column.saturating_add(1), ..mark },
-        };
-        match c {
-            '\\' if characters.peek().is_some() => {
-                mark.column = mark.column.saturating_add(1);
-                let (_, kept) = word.get_or_insert_with(|| (at, String::new()));
-                match characters.next() {
-                    Some(quoted @ ('"' | '\'' | '\\' | ' ' | ';' | '{' | '}')) => kept.push(quoted),
-                    other => kept.extend(['\\'].into_iter().chain(other)),
-                }
-            }
-            c if quote == Some(c) => quote = None,
-            '"' | '\'' if word.is_none() => {
-                quote = Some(c);
-                word = Some((at, String::new()));
-            }
-            c if quote.is_some() => word.get_or_insert_with(|| (at, String::new())).1.push(c),
-            '{' if word.as_ref().is_some_and(|(_, word)| word.ends_with('$')) => {
-                in_variable = true;
-                word.get_or_insert_with(|| (at, String::new())).1.push(c);
-            }
-            '}' if in_variable => {
-                in_variable = false;
-                word.get_or_insert_with(|| (at, String::new())).1.push(c);
-            }
-            ';' | '{' | '}' => {
-                found.extend(word.take().map(|(at, word)| (at, Token::Word(word))));
-                found.push((at, Token::Sign(c)));
-            }
-            '#' if word.is_none() => {
-                while characters.next_if(|c| *c != '\n').is_some() {
-                    mark.column = mark.column.saturating_add(1);
-                }
-            }
-            c if c.is_whitespace() => found.extend(word.take().map(|(at, word)| (at, Token::Word(word)))),
-            c => word.get_or_insert_with(|| (at, String::new())).1.push(c),
+fn tokens(text: &str, mut mark: Mark) -> Result<Vec<(Mark, Token)>, SyntaxError> {
+    let (mut found, mut end) = (Vec::new(), 0);
+    for token in TOKEN.captures_iter(text) {
+        let whole = token.get_match();
+        if whole.start() > end {
+            break;
         }
+        end = whole.end();
+        if let Some(sign) = token.name("sign") {
+            found.extend(sign.as_str().chars().map(|sign| (mark, Token::Sign(sign))));
+        } else if token.name("word").is_some() {
+            let parts = ["double", "single", "first", "rest"].into_iter().filter_map(|name| token.name(name));
+            found.push((mark, Token::Word(unescaped(parts.flat_map(|part| part.as_str().chars())))));
+        }
+        mark = behind(mark, whole.as_str());
     }
-    if let (Some(_), Some((at, _))) = (quote, &word) {
-        return Err((*at, "has no quote at its end"));
+    if end < text.len() { Err((mark, "has no quote at its end")) } else { Ok(found) }
+}
+
+/// Removes the backslashes in front of special characters.
+fn unescaped(characters: impl Iterator<Item = char>) -> String {
+    let (mut text, mut characters) = (String::new(), characters.peekable());
+    while let Some(c) = characters.next() {
+        let special = characters.next_if(|next| c == '\\' && r#""'\ ;{}"#.contains(*next));
+        text.push(special.unwrap_or(c));
     }
-    found.extend(word.map(|(at, word)| (at, Token::Word(word))));
-    Ok(found)
+    text
+}
+
+/// The position behind a text that begins at `mark`.
+fn behind(mark: Mark, text: &str) -> Mark {
+    let lines = text.matches('\n').count();
+    let column = text.rsplit('\n').next().unwrap_or_default().chars().count();
+    let first = if lines == 0 { mark.column } else { 1 };
+    Mark { line: mark.line.saturating_add(lines), column: first.saturating_add(column), ..mark }
 }

@@ -44,15 +44,10 @@ impl Reader<'_, '_> {
         let Some(name) = of.option("zone=").and_then(|zone| zone.split(':').next()) else {
             return self.error(of, "names no zone");
         };
-        let rate = match of.name() {
-            "limit_req_zone" => {
-                let Some(rate) = of.option("rate=").and_then(rate) else {
-                    return self.error(of, "has no rate, like rate=10r/s");
-                };
-                Some(rate)
-            }
-            _ => None,
-        };
+        let rate = of.option("rate=").and_then(rate);
+        if of.name() == "limit_req_zone" && rate.is_none() {
+            return self.error(of, "has no rate, like rate=10r/s");
+        }
         match self.key(of.argument()) {
             Ok(key) => {
                 if key.is_one_field() {
