@@ -5,6 +5,8 @@
 
 use std::collections::HashSet;
 
+use self::front::NamedLimit;
+use self::output::{block, item, lines, list, scalar, sections};
 use crate::config::document;
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Problem, Problems, Warning};
@@ -18,6 +20,7 @@ mod kong;
 mod limitador;
 mod matches;
 mod nginx;
+mod output;
 mod ratelimit;
 mod traefik;
 mod yaml;
@@ -44,20 +47,8 @@ enum Content {
 #[derive(Debug)]
 struct Domain {
     name: String,
-    limits: Vec<Limit>,
+    limits: Vec<NamedLimit>,
     descriptors: Vec<Descriptor>,
-}
-
-#[derive(Debug)]
-struct Limit {
-    name: String,
-    algorithm: &'static str,
-    limit: u64,
-    /// The length of the window, in seconds.
-    window: u64,
-    /// The entries whose values are counted separately.
-    key: Vec<String>,
-    shadow: bool,
 }
 
 #[derive(Debug, Default)]
@@ -67,9 +58,6 @@ struct Descriptor {
     /// The decision about a descriptor that ends here; `None` where no descriptor ends here.
     end: Option<DescriptorAction>,
     next: Vec<Self>,
-/// An error in the syntax of a file, at its position.
-type SyntaxError = (Mark, &'static str);
-
 }
 
 /// The limits of a descriptor, or its denial.
@@ -78,6 +66,9 @@ enum DescriptorAction {
     Limits(Vec<String>),
     Denied,
 }
+
+/// An error in the syntax of a file, at its position.
+type SyntaxError = (Mark, &'static str);
 
 /// The names of limits that are taken; each is unique.
 #[derive(Debug, Default)]
@@ -139,26 +130,22 @@ impl Import {
             let mark = place.mark.map(|mark| format!("{}:{}: ", mark.line, mark.column)).unwrap_or_default();
             let path = if place.path.is_empty() { String::new() } else { format!("{}: ", place.path) };
             let line = format!("{}:{mark}{path}{}", place.file, note.message);
-            push(&mut text, format_args!("#   {}\n", line.replace(char::is_control, " ")));
+            text += &format!("#   {}\n", line.replace(char::is_control, " "));
         }
-        if let Some(front) = &self.front {
-            front.write(&mut text);
-            return text;
-        }
-        text.push_str(LISTENERS);
-        let mut limits = self.domains.iter().flat_map(|domain| &domain.limits).peekable();
-        if limits.peek().is_some() {
-            text.push_str("\nlimits:\n");
-        }
-        for limit in limits {
-            limit.write(&mut text);
-        }
-        text.push_str("\ndomains:\n");
-        for domain in &self.domains {
-            push(&mut text, format_args!("  {}:\n    descriptors:\n", scalar(&domain.name)));
-            domain.descriptors.iter().for_each(|descriptor| descriptor.write(&mut text, 6));
-        }
-        text
+        let sections = self.front.as_ref().map_or_else(|| self.domain_sections(), front::ProxyConfig::to_yaml);
+        text + &sections
+    }
+
+    /// The sections of a gateway that serves as the rate limit service.
+    fn domain_sections(&self) -> String {
+        let limits: Vec<String> = self.domains.iter().flat_map(|of| &of.limits).map(NamedLimit::line).collect();
+        let limits = (!limits.is_empty()).then(|| block("limits", limits));
+        let domain = |of: &Domain| {
+            let descriptors = block("descriptors", of.descriptors.iter().flat_map(Descriptor::lines));
+            block(&scalar(&of.name), descriptors)
+        };
+        let domains = block("domains", self.domains.iter().flat_map(domain));
+        LISTENERS.to_owned() + &sections(limits.into_iter().chain([domains]))
     }
 }
 
@@ -192,21 +179,6 @@ listeners:
 client_address: { trusted_proxies: [127.0.0.1] }
 ";
 
-impl Limit {
-    fn write(&self, text: &mut String) {
-        let parts = self.key.iter().map(|key| front::KeyPart::Field("descriptor", key.clone())).collect::<Vec<_>>();
-        let key = front::key(&parts);
-        let Self { algorithm, limit, .. } = self;
-        let window = duration(self.window);
-        let name = scalar(&self.name);
-        let shadow = if self.shadow { ", shadow: true" } else { "" };
-        let line = format_args!(
-            "  {name}: {{ algorithm: {algorithm}, limit: {limit}, window: {window}, key: {key}{shadow} }}\n"
-        );
-        push(text, line);
-    }
-}
-
 impl Content {
     fn of_proxy(front: front::ProxyConfig) -> Self {
         Self::ProxyConfig(Box::new(front))
@@ -214,28 +186,15 @@ impl Content {
 }
 
 impl Descriptor {
-    fn write(&self, text: &mut String, indent: usize) {
-        push(text, format_args!("{:indent$}- key: {}\n", "", scalar(&self.key)));
-        let indent = indent.saturating_add(2);
-        if let Some(value) = &self.value {
-            push(text, format_args!("{:indent$}value: {}\n", "", scalar(value)));
-        }
-        match &self.end {
-            Some(DescriptorAction::Limits(limits)) => {
-                let limits: Vec<String> = limits.iter().map(|name| scalar(name)).collect();
-                push(text, format_args!("{:indent$}limits: [{}]\n", "", limits.join(", ")));
-            }
-            Some(DescriptorAction::Denied) => push(text, format_args!("{:indent$}deny: true\n", "")),
-            None => {}
-        }
-    let refuse = |message: &str| {
-        findings.add(Problem::error(findings.place(Mark::START, ""), message).expected(EXPECTED));
-        None
-    };
-        if !self.next.is_empty() {
-            push(text, format_args!("{:indent$}descriptors:\n", ""));
-            self.next.iter().for_each(|next| next.write(text, indent.saturating_add(2)));
-        }
+    fn lines(&self) -> Vec<String> {
+        let end = match &self.end {
+            Some(DescriptorAction::Limits(limits)) => ("limits", Some(list(limits.iter().map(|name| scalar(name))))),
+            Some(DescriptorAction::Denied) => ("deny", Some("true".to_owned())),
+            None => ("limits", None),
+        };
+        let own = lines([("key", Some(scalar(&self.key))), ("value", self.value.as_deref().map(scalar)), end]);
+        let next = (!self.next.is_empty()).then(|| block("descriptors", self.next.iter().flat_map(Self::lines)));
+        item(own.chain(next.into_iter().flatten()))
     }
 }
 
@@ -269,6 +228,10 @@ impl Names {
 fn read_yaml(text: &str, findings: &Findings, names: &mut Names) -> Option<Content> {
     // in these files `${NAME}` is plain text
     let verbatim = |name: &str| Some(format!("${{{name}}}"));
+    let refuse = |message: &str| {
+        findings.add(Problem::error(findings.place(Mark::START, ""), message).expected(EXPECTED));
+        None
+    };
     if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
         return refuse("the file is empty");
     }
@@ -312,26 +275,6 @@ fn domain_name(field: &Field<'_>) -> Option<String> {
     }
 }
 
-/// Formats a value as YAML.
-fn scalar(text: &str) -> String {
-    let text = text.replace("${", "$${");
-    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
-        && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&text.to_ascii_lowercase().as_str());
-    if is_plain { text } else { serde_json::Value::from(text).to_string() }
-}
-
-/// Formats a list as YAML.
-fn list(texts: &[String]) -> String {
-    format!("[{}]", texts.iter().map(|text| scalar(text)).collect::<Vec<_>>().join(", "))
-}
-
-/// Formats the settings that are there as a YAML mapping in one line; `None` if there are none.
-fn mapping(settings: impl IntoIterator<Item = Option<String>>) -> Option<String> {
-    let settings: Vec<String> = settings.into_iter().flatten().collect();
-    (!settings.is_empty()).then(|| format!("{{ {} }}", settings.join(", ")))
-}
-
 /// Adds the items that `known` lacks.
 fn add_new<T: PartialEq>(known: &mut Vec<T>, items: impl IntoIterator<Item = T>) {
     for item in items {
@@ -339,17 +282,6 @@ fn add_new<T: PartialEq>(known: &mut Vec<T>, items: impl IntoIterator<Item = T>)
             known.push(item);
         }
     }
-}
-
-/// Formats a length of time in the largest unit that divides it. [`Nanos`](crate::units::Nanos) rounds long ones when shown.
-fn duration(seconds: u64) -> String {
-    let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
-    let exact = units.iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
-    exact.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
-}
-
-fn push(text: &mut String, what: std::fmt::Arguments<'_>) {
-    text.push_str(&std::fmt::format(what));
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::front::rules::{Effects, Rule, VirtualHost};
 use super::front::{GUARD, LimitSettings, Listener, PASS, ProxyConfig, Upstream, denial};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, open_prefix_note};
-use super::scalar;
+use super::output::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
 use crate::config::read::{Field, Section};
 
@@ -327,7 +327,7 @@ impl Reader<'_> {
         if enabled < 100.0 || (enforced > 0.0 && enforced < 100.0) {
             note(field, "holds for all requests: `enabled_percent` goes by keys");
         }
-        let shadow = (enforced == 0.0).then(|| "shadow: true".to_owned());
+        let shadow = (enforced == 0.0).then(|| ("shadow", "true".to_owned()));
         let name = text(config, "stat_prefix").unwrap_or_else(|| "local".to_owned());
         let algorithm = format!("algorithm: token_bucket, rate: {fill}/{every}, burst: {most}");
         let more = [shadow, denial(status_of(config))].into_iter().flatten().collect();

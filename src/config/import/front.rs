@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use self::rules::{Route, Rule, VirtualHost};
-use super::{Names, mapping, push, scalar};
+use super::Names;
+use super::output::{Settings, block, lines, list, mapping, scalar, sections};
 use crate::config::findings::Findings;
 use crate::config::listeners::{Server, collide};
 use crate::config::problem::{Mark, Problem};
@@ -19,6 +20,9 @@ pub(super) const GUARD: &str = "is not carried over: requests that it refuses pa
 /// The end of a note about a setting that refuses requests.
 pub(super) const PASS: &str = ": requests that it refuses pass here";
 
+/// The setting of a limit that says what happens to requests over it.
+const OVER_LIMIT: &str = "over_limit";
+
 /// The largest weight of a node.
 const LARGEST_WEIGHT: u64 = 1_000;
 /// The largest share of an upstream in the requests of a route.
@@ -32,16 +36,15 @@ pub(super) struct ProxyConfig {
     listeners: Vec<Listener>,
     /// The settings of `client_address` about proxies in YAML, with a comma in front; empty where the gateway believes none.
     pub(super) client_address: String,
-    /// The settings of `connections`, in YAML.
-    pub(super) connections: Vec<String>,
-    /// Further sections of the file in YAML, one line each.
-    pub(super) sections: Vec<String>,
+    pub(super) connections: Settings,
+    /// Further sections of the file.
+    pub(super) sections: Settings,
     /// The upstreams by their names here, which are unique.
     upstreams: Vec<(String, Upstream)>,
     upstream_names: Names,
     /// The names of limits and routes that are taken.
     names: Names,
-    pub(super) limits: Vec<FrontLimit>,
+    pub(super) limits: Vec<NamedLimit>,
     pub(super) rules: Vec<Rule>,
     pub(super) virtual_hosts: Vec<VirtualHost>,
     /// The routes that the rules become.
@@ -69,14 +72,12 @@ pub(super) struct Upstream {
     /// The value of `balance` in YAML, with `hash_on` where there is one.
     pub(super) balance: Option<String>,
     pub(super) max_requests: Option<u64>,
-    /// The settings of `timeouts`, in YAML.
-    pub(super) timeouts: Vec<(&'static str, String)>,
-    /// The settings of `health_check`, in YAML.
-    pub(super) health_check: Option<String>,
+    pub(super) timeouts: Settings,
+    pub(super) health_check: Settings,
 }
 
 #[derive(Debug)]
-pub(super) struct FrontLimit {
+pub(super) struct NamedLimit {
     pub(super) name: String,
     /// The table, zone or plugin that holds the counts in the proxy.
     pub(super) table: String,
@@ -88,8 +89,7 @@ pub(super) struct LimitSettings {
     /// The algorithm and its parameters, in YAML.
     pub(super) algorithm: String,
     pub(super) key: Vec<KeyPart>,
-    /// Further settings, in YAML.
-    pub(super) more: Vec<String>,
+    pub(super) more: Settings,
 }
 
 /// A part of a key.
@@ -177,14 +177,14 @@ impl ProxyConfig {
             return known.name.clone();
         }
         let name = self.names.of(name, std::iter::empty());
-        self.limits.push(FrontLimit { name: name.clone(), table: table.to_owned(), settings });
+        self.limits.push(NamedLimit { name: name.clone(), table: table.to_owned(), settings });
         name
     }
 
-    /// The setting `over_limit` of a limit in YAML, if it has one.
+    /// The value of `over_limit` of a limit in YAML, if it has one.
     pub(super) fn over_limit(&self, limit: &str) -> Option<&str> {
         let limit = self.limits.iter().find(|known| known.name == limit)?;
-        limit.settings.more.iter().find_map(|setting| setting.strip_prefix("over_limit: "))
+        limit.settings.more.iter().find(|(name, _)| *name == OVER_LIMIT).map(|(_, value)| value.as_str())
     }
 
     /// Makes routes of the rules, and changes settings that tollgate would refuse. Adds notes about these changes.
@@ -208,10 +208,10 @@ impl ProxyConfig {
             let mut addresses = ports.map(|port| SocketAddr::new(Server::DEFAULT_ADMIN.ip(), port));
             if let Some(address) = addresses.find(is_free) {
                 note(format!("a listener has the port of the admin interface: that is at {address} here"));
-                self.sections.push(format!("admin: {{ address: \"{address}\" }}"));
+                self.sections.push(("admin", format!("{{ address: \"{address}\" }}")));
             }
         }
-        for FrontLimit { name, settings, .. } in &self.limits {
+        for NamedLimit { name, settings, .. } in &self.limits {
             let unbelieved = settings.key.iter().filter_map(|part| match part {
                 KeyPart::Field("header", header) => self.unbelieved(header),
                 _ => None,
@@ -239,24 +239,22 @@ impl ProxyConfig {
         })
     }
 
-    /// Writes the sections, without the comments at the head of the file.
-    pub(super) fn write(&self, text: &mut String) {
-        text.push_str("\nlisteners:\n");
-        self.listeners.iter().for_each(|listener| listener.write(text));
-        text.push_str("\n# Each address of a client has counts of its own, in IPv6 too.\n");
-        push(text, format_args!("client_address: {{ ipv6_prefix: 128{} }}\n", self.client_address));
-        if !self.connections.is_empty() {
-            push(text, format_args!("\nconnections: {{ {} }}\n", self.connections.join(", ")));
-        }
-        self.sections.iter().for_each(|section| push(text, format_args!("\n{section}\n")));
-        text.push_str("\nupstreams:\n");
-        self.upstreams.iter().for_each(|(name, upstream)| upstream.write(name, text));
-        text.push_str(if self.limits.is_empty() { "\nlimits: {}\n" } else { "\nlimits:\n" });
-        for FrontLimit { name, settings, .. } in &self.limits {
-            push(text, format_args!("  {}: {{ {settings} }}\n", scalar(name)));
-        }
-        text.push_str("\nroutes:\n");
-        self.routes.iter().for_each(|route| route.write(text));
+    /// The sections of the file.
+    pub(super) fn to_yaml(&self) -> String {
+        const COUNTS: &str = "# Each address of a client has counts of its own, in IPv6 too.";
+        let client_address = format!("client_address: {{ ipv6_prefix: 128{} }}", self.client_address);
+        let listeners = self.listeners.iter().map(|listener| format!("- {}", listener.to_yaml()));
+        let connections = mapping(self.connections.clone()).map(|settings| ("connections", settings));
+        let upstreams = lines(self.upstreams.iter().map(|(name, upstream)| (scalar(name), upstream.to_yaml())));
+        let limits = match self.limits.as_slice() {
+            [] => vec!["limits: {}".to_owned()],
+            limits => block("limits", limits.iter().map(NamedLimit::line)),
+        };
+        let mut all = vec![block("listeners", listeners), vec![COUNTS.to_owned(), client_address]];
+        all.extend(lines(connections.into_iter().chain(self.sections.clone())).map(|section| vec![section]));
+        all.extend([block("upstreams", upstreams), limits]);
+        all.push(block("routes", self.routes.iter().flat_map(Route::lines)));
+        sections(all)
     }
 }
 
@@ -269,25 +267,34 @@ impl Listener {
         self.address.parse().ok()
     }
 
-    fn write(&self, text: &mut String) {
-        let certificate =
-            |(cert, key): &(String, String)| format!("{{ cert: {}, key: {} }}", scalar(cert), scalar(key));
-        let certificates: Vec<String> = self.certificates.iter().map(certificate).collect();
-        let proxies = if self.inet().is_some() { "\"0.0.0.0/0\", \"::/0\"" } else { "unix" };
-        let listener = mapping([
-            Some(format!("address: {}", scalar(&self.address))),
-            (!certificates.is_empty()).then(|| format!("tls: {{ certificates: [{}] }}", certificates.join(", "))),
-            self.proxy_protocol.then(|| format!("proxy_protocol: [{proxies}]")),
-            self.max_connections.as_ref().map(|most| format!("max_connections: {most}")),
-        ]);
-        push(text, format_args!("  - {}\n", listener.unwrap_or_default()));
+    fn to_yaml(&self) -> String {
+        let file = |(cert, key): &(String, String)| mapping([("cert", scalar(cert)), ("key", scalar(key))]);
+        let certificates: Vec<String> = self.certificates.iter().filter_map(file).collect();
+        let tls = (!certificates.is_empty()).then(|| format!("{{ certificates: {} }}", list(certificates)));
+        let proxies = if self.inet().is_some() { r#"["0.0.0.0/0", "::/0"]"# } else { "[unix]" };
+        let settings = [
+            ("address", Some(scalar(&self.address))),
+            ("tls", tls),
+            ("proxy_protocol", self.proxy_protocol.then(|| proxies.to_owned())),
+            ("max_connections", self.max_connections.clone()),
+        ];
+        mapping(settings).unwrap_or_default()
     }
 }
 
-impl fmt::Display for LimitSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, key: {}", self.algorithm, key(&self.key))?;
-        self.more.iter().try_for_each(|setting| write!(f, ", {setting}"))
+impl NamedLimit {
+    /// A limit that counts separately by the values of these entries of descriptors.
+    pub(super) fn of_descriptor(name: &str, algorithm: String, entries: &[String], more: Settings) -> Self {
+        let key = entries.iter().map(|entry| KeyPart::Field("descriptor", entry.clone())).collect();
+        Self { name: name.to_owned(), table: String::new(), settings: LimitSettings { algorithm, key, more } }
+    }
+
+    /// The limit, as a line of `limits`.
+    pub(super) fn line(&self) -> String {
+        let LimitSettings { algorithm, key: parts, more } = &self.settings;
+        let key = [("key", key(parts))];
+        let settings = std::iter::once(algorithm.clone()).chain(lines(key)).chain(lines(more.clone()));
+        format!("{}: {{ {} }}", scalar(&self.name), settings.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -316,28 +323,27 @@ impl Upstream {
         Self { name: url.authority.to_owned(), nodes: vec![(url.node(), 1)], tls, ..Self::default() }
     }
 
-    /// Sets a timeout in YAML, if there is one; 0 stands for none.
+    /// Sets a timeout, if there is one; 0 stands for none.
     pub(super) fn timeout(&mut self, name: &'static str, time: Option<String>) {
         let is_some = |time: &String| time.contains(|c: char| ('1'..='9').contains(&c));
         self.timeouts.extend(time.filter(is_some).map(|time| (name, time)));
     }
 
-    fn write(&self, name: &str, text: &mut String) {
+    fn to_yaml(&self) -> String {
         let node = |(address, weight): &(String, u64)| match weight {
             1 => scalar(address),
             weight => format!("{{ address: {}, weight: {weight} }}", scalar(address)),
         };
-        let nodes: Vec<String> = self.nodes.iter().map(node).collect();
-        let timeouts = mapping(self.timeouts.iter().map(|(name, time)| Some(format!("{name}: {time}"))));
-        let upstream = mapping([
-            Some(format!("nodes: [{}]", nodes.join(", "))),
-            self.tls.as_ref().map(|tls| format!("tls: {{{tls}}}")),
-            self.balance.as_ref().map(|balance| format!("balance: {balance}")),
-            self.max_requests.map(|most| format!("max_requests: {most}, max_pending: {ANY_NUMBER}")),
-            timeouts.map(|timeouts| format!("timeouts: {timeouts}")),
-            self.health_check.as_ref().map(|check| format!("health_check: {{ {check} }}")),
-        ]);
-        push(text, format_args!("  {}: {}\n", scalar(name), upstream.unwrap_or_default()));
+        let settings = [
+            ("nodes", Some(list(self.nodes.iter().map(node)))),
+            ("tls", self.tls.clone().map(|settings| format!("{{{settings}}}"))),
+            ("balance", self.balance.clone()),
+            ("max_requests", self.max_requests.map(|most| most.to_string())),
+            ("max_pending", self.max_requests.map(|_| ANY_NUMBER.to_string())),
+            ("timeouts", mapping(self.timeouts.clone())),
+            ("health_check", mapping(self.health_check.clone())),
+        ];
+        mapping(settings).unwrap_or_default()
     }
 }
 
@@ -373,18 +379,18 @@ pub(super) fn key(parts: &[KeyPart]) -> String {
     match parts {
         [] => "all".to_owned(),
         [one] => one.to_string(),
-        several => format!("[{}]", several.iter().map(KeyPart::to_string).collect::<Vec<_>>().join(", ")),
+        several => list(several.iter().map(KeyPart::to_string)),
     }
 }
 
-/// The setting for the status of denials in YAML; none for 429.
-pub(super) fn denial(status: u64) -> Option<String> {
+/// The setting for the status of denials; none for 429.
+pub(super) fn denial(status: u64) -> Option<(&'static str, String)> {
     (status != 429).then(|| denied_with(status))
 }
 
 /// The same, also for 429: for a limit of a route that sets a status of its own.
-pub(super) fn denied_with(status: u64) -> String {
-    format!("over_limit: {{ deny: {{ status: {status} }} }}")
+pub(super) fn denied_with(status: u64) -> (&'static str, String) {
+    (OVER_LIMIT, format!("{{ deny: {{ status: {status} }} }}"))
 }
 
 impl<'u> Url<'u> {

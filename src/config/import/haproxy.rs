@@ -133,13 +133,12 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Sets a number of `connections:`. `Err` says that it has another value already.
-    fn bound_connections(&mut self, name: &str, most: &str) -> Result<(), String> {
-        let mut set = self.front.connections.iter().filter_map(|setting| setting.split_once(": "));
-        match set.find(|(known, _)| *known == name) {
+    fn bound_connections(&mut self, name: &'static str, most: &str) -> Result<(), String> {
+        match self.front.connections.iter().find(|(known, _)| *known == name) {
             Some((_, known)) if known != most => Err(format!("is left out: `connections.{name}` is {known} already")),
             Some(_) => Ok(()),
             None => {
-                self.front.connections.push(format!("{name}: {most}"));
+                self.front.connections.push((name, most.to_owned()));
                 Ok(())
             }
         }

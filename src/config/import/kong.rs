@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::add_new;
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
-use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, denial, node};
+use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, denial, key, node};
 use super::matches::{HeaderValue, Match, PathMatch, ScopedLimit, all_of, open_prefix_note};
+use super::output::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
-use super::{add_new, scalar};
 use crate::config::read::{Field, Section};
 
 /// Plugins that refuse requests. tollgate does not carry them over, so more requests pass.
@@ -97,10 +98,9 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
             note(top, "asks for keys on some routes only: here all do, until `customers.anonymous` says otherwise");
         }
         let places = |name: &String| [KeyPart::of_header(name.clone()), KeyPart::Field("query", name.clone())];
-        let places = reader.key_names.iter().flat_map(places).map(|place| place.to_string());
-        let places = places.collect::<Vec<_>>().join(", ");
-        let customers = format!("customers: {{ identify: [{places}], directory: {{ file: customers.csv }} }}");
-        reader.front.sections.push(customers);
+        let places: Vec<KeyPart> = reader.key_names.iter().flat_map(places).collect();
+        let customers = format!("{{ identify: {}, directory: {{ file: customers.csv }} }}", key(&places));
+        reader.front.sections.push(("customers", customers));
     }
     note(top, "names no addresses to listen at: those of kong.conf belong in `listeners`");
     reader.front.listen(Listener::at("0.0.0.0:8080".to_owned()));
@@ -427,15 +427,15 @@ fn header_value(value: &str) -> HeaderValue {
     }
 }
 
-/// The setting of a `request-size-limiting` plugin, in YAML.
-fn largest_body(config: Option<&Section<'_>>) -> String {
+/// The setting of a `request-size-limiting` plugin.
+fn largest_body(config: Option<&Section<'_>>) -> (&'static str, String) {
     let size = config.and_then(|config| number(config, "allowed_payload_size")).unwrap_or(128);
     let unit = match config.and_then(|config| text(config, "size_unit")).as_deref() {
         Some("bytes") => "B",
         Some("kilobytes") => "KiB",
         _ => "MiB",
     };
-    format!("max_request_body: {size}{unit}")
+    ("max_request_body", format!("{size}{unit}"))
 }
 
 /// The settings of a `rate-limiting` plugin, as a limit with fixed windows.
@@ -452,7 +452,7 @@ fn rate_limiting(field: &Field<'_>, config: &Section<'_>, plugins: &[&Plugin<'_>
     if text(config, "policy").is_some_and(|policy| policy != "local") {
         note(field, "counts in this gateway: `mode: shared` counts in the `store` for all of them");
     }
-    let hidden = flag(config, "hide_client_headers", false).then(|| "headers: hidden".to_owned());
+    let hidden = flag(config, "hide_client_headers", false).then(|| ("headers", "hidden".to_owned()));
     let status = number(config, "error_code").filter(|status| (400..600).contains(status)).unwrap_or(429);
     let more = [hidden, denial(status)].into_iter().flatten().collect();
     Some(LimitSettings { algorithm: format!("algorithm: fixed_window, {windows}"), key, more })

@@ -3,12 +3,13 @@
 //! In Limitador, a limit applies to each descriptor that has the limit's entries, even if it has others. In tollgate, a
 //! descriptor must match entry by entry: each set of entries in the limits becomes one, with all limits that apply.
 
-use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, add_new, domain_name};
+use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, NamedLimit, Names, add_new, domain_name};
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::Kind::*;
 use crate::config::settings::tables;
+use crate::units::Nanos;
 
 tables! {
     LIMIT "limitador" {
@@ -152,8 +153,9 @@ fn domain(namespace: &str, rules: &[&Rule], names: &mut Names) -> Domain {
             None => names.of(namespace, rule.path().iter().map(|(key, value)| (key.as_str(), value.as_deref()))),
         });
         if let Some(name) = &name {
-            let (limit, window, key) = (rule.limit, rule.window, rule.variables.clone());
-            limits.push(Limit { name: name.clone(), algorithm: "quota_reset", limit, window, key, shadow: false });
+            let window = Nanos::from_secs(rule.window).to_exact_string();
+            let algorithm = format!("algorithm: quota_reset, limit: {}, window: {window}", rule.limit);
+            limits.push(NamedLimit::of_descriptor(name, algorithm, &rule.variables, Vec::new()));
         }
         named.push(name);
     }

@@ -5,7 +5,8 @@ use std::slice;
 
 use ipnet::IpNet;
 
-use super::{add_new, list, mapping, scalar};
+use super::add_new;
+use super::output::{mapping, quoted, scalar, texts};
 use crate::ruleset::path::PathPattern;
 
 /// The largest number of routes into which the limits' conditions may split one route.
@@ -171,27 +172,22 @@ impl Match {
         both.is_some_and(|both| self.specificity(&both) > other.specificity(&both))
     }
 
-    /// Formats the match as YAML.
-    pub(super) fn written(&self) -> String {
+    pub(super) fn to_yaml(&self) -> Option<String> {
         let path = match &self.path {
             PathMatch::Exact(path) => scalar(path),
             PathMatch::Below(Prefix { path, .. }) => scalar(&format!("{path}/**")),
         };
-        let any_of = |name: &str, texts: &[String]| (!texts.is_empty()).then(|| format!("{name}: {}", list(texts)));
-        let quoted = |text: &str| serde_json::Value::from(text.replace("${", "$${")).to_string();
-        let value = |value: &HeaderValue| match value {
-            HeaderValue::Any => "true".to_owned(),
-            HeaderValue::Is(text) => quoted(text),
-            HeaderValue::Like(expression) => format!("{{ regex: {} }}", quoted(expression)),
+        let header = |(name, value): &(String, HeaderValue)| match value {
+            HeaderValue::Any => (scalar(name), "true".to_owned()),
+            HeaderValue::Is(text) => (scalar(name), quoted(text)),
+            HeaderValue::Like(expression) => (scalar(name), format!("{{ regex: {} }}", quoted(expression))),
         };
-        let headers = mapping(self.headers.iter().map(|(name, of)| Some(format!("{}: {}", scalar(name), value(of)))));
-        let parts = [
-            any_of("hosts", &self.hosts),
-            Some(format!("path: {path}")),
-            any_of("methods", &self.methods),
-            headers.map(|headers| format!("headers: {headers}")),
-        ];
-        mapping(parts).unwrap_or_default()
+        mapping([
+            ("hosts", texts(&self.hosts)),
+            ("path", Some(path)),
+            ("methods", texts(&self.methods)),
+            ("headers", mapping(self.headers.iter().map(header))),
+        ])
     }
 }
 

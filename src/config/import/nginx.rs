@@ -368,11 +368,11 @@ impl<'d> Reader<'d, '_> {
         }
         limits.extend(connections.iter().filter_map(|one| self.limit(one, scope)));
         let denied =
-            (!limits.is_empty()).then(|| format!("denied: {{ status: {} }}", scope.status("limit_req_status")));
+            (!limits.is_empty()).then(|| ("denied", format!("{{ status: {} }}", scope.status("limit_req_status"))));
         // 0 stands for no bound
         let max_body =
             scope.find("client_max_body_size", |text| Some(size(text).filter(|size| !size.starts_with('0'))));
-        let max_body = max_body.flatten().map(|size| format!("max_request_body: {size}"));
+        let max_body = max_body.flatten().map(|size| ("max_request_body", size));
         Effects {
             limits,
             access: self.access(&scope.all(&["allow", "deny"])).map(ScopedAccess::always).into_iter().collect(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name};
+use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, NamedLimit, Names, domain_name};
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
@@ -10,6 +10,7 @@ use crate::config::settings::Kind::*;
 use crate::config::settings::tables;
 use crate::config::words;
 use crate::pattern::Pattern;
+use crate::units::Nanos;
 
 tables! {
     FILE "ratelimit" {
@@ -65,7 +66,7 @@ struct Step {
 struct Reader<'n> {
     domain: String,
     names: &'n mut Names,
-    limits: Vec<Limit>,
+    limits: Vec<NamedLimit>,
     path: Vec<Step>,
 }
 
@@ -183,7 +184,10 @@ impl Reader<'_> {
         }
         let entries = self.path.iter().map(|step| (step.key.as_str(), step.value.as_deref()));
         let name = self.names.of(&self.domain, entries);
-        self.limits.push(Limit { name: name.clone(), algorithm: "fixed_window", limit, window, key, shadow });
+        let window = Nanos::from_secs(window).to_exact_string();
+        let algorithm = format!("algorithm: fixed_window, limit: {limit}, window: {window}");
+        let more = shadow.then(|| ("shadow", "true".to_owned())).into_iter().collect();
+        self.limits.push(NamedLimit::of_descriptor(&name, algorithm, &key, more));
         Some(DescriptorAction::Limits(vec![name]))
     }
 

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use super::add_new;
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node, time};
+use super::output::scalar;
 use super::matches::{PathMatch, ScopedLimit};
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
-use super::{add_new, scalar};
 use crate::config::read::{Field, Section};
 use crate::units::Nanos;
 
@@ -117,7 +118,7 @@ impl Reader<'_> {
         for middleware in middlewares {
             self.middleware(field, name, bare(&middleware), &mut effects, 0);
         }
-        effects.more.extend(self.max_body.map(|most| format!("max_request_body: {most}B")));
+        effects.more.extend(self.max_body.map(|most| ("max_request_body", format!("{most}B"))));
         if upstreams.is_empty() {
             note(field, "refuses requests with 403 here: its service has no servers that are carried over");
             effects = Effects::refusal();
@@ -290,16 +291,15 @@ fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
     }
     if let Some(check) = get(balancer, "healthCheck") {
         let check = settings(&check, &["path", "interval", "timeout"])?;
-        let setting = |of: &str, name: &str| {
-            let given = text(&check, of)?;
-            match time(&given) {
-                Some(time) => Some(format!(", {name}: {}", time.to_exact_string())),
-                None => left_out(&get(&check, of)?, format_args!("{given} is no length of time")),
+        upstream.health_check.push(("path", scalar(&text(&check, "path").unwrap_or_else(|| "/".to_owned()))));
+        for (given, name) in [("interval", "every"), ("timeout", "timeout")] {
+            let Some(field) = get(&check, given) else { continue };
+            let length = field.scalar_value("a length of time")?.text;
+            match time(&length) {
+                Some(time) => upstream.health_check.push((name, time.to_exact_string())),
+                None => note(&field, &format!("is left out: {length} is no length of time")),
             }
-        };
-        let settings = [setting("interval", "every"), setting("timeout", "timeout")];
-        let path = scalar(&text(&check, "path").unwrap_or_else(|| "/".to_owned()));
-        upstream.health_check = Some(format!("path: {path}{}", settings.into_iter().flatten().collect::<String>()));
+        }
     }
     Some(upstream)
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 
 use super::ProxyConfig;
 use crate::config::findings::Findings;
+use crate::config::import::add_new;
 use crate::config::import::matches::{
     Match, PathMatch, ScopedLimit, all_of, common, common_network, contained_first, split,
 };
-use crate::config::import::{add_new, list, mapping, push, scalar};
+use crate::config::import::output::{Settings, item, lines, list, mapping, scalar, texts};
 use crate::config::problem::{Place, Problem};
 use crate::ruleset::host::HostPattern;
 
@@ -52,8 +53,8 @@ pub(in crate::config::import) struct Effects {
     pub(in crate::config::import) access: Vec<ScopedAccess>,
     /// The prefix that is removed from the path, and the one that is added then.
     pub(in crate::config::import) rewrite: (String, String),
-    /// Further settings of the route in YAML, one line each.
-    pub(in crate::config::import) more: Vec<String>,
+    /// Further settings of the route.
+    pub(in crate::config::import) more: Settings,
 }
 
 /// The networks that are let in and kept out, and the requests to which this applies.
@@ -82,7 +83,7 @@ pub(super) struct Route {
     exempt: Vec<String>,
     access: Access,
     rewrite: (String, String),
-    more: Vec<String>,
+    more: Settings,
 }
 
 impl ProxyConfig {
@@ -318,11 +319,10 @@ impl Effects {
     }
 
     /// Adds the settings whose names are new.
-    fn add_settings(&mut self, more: &[String]) {
-        let name = |setting: &str| setting.split(':').next().unwrap_or_default().to_owned();
-        for setting in more {
-            if !self.more.iter().any(|known| name(known) == name(setting)) {
-                self.more.push(setting.clone());
+    fn add_settings(&mut self, more: &Settings) {
+        for (name, value) in more {
+            if !self.more.iter().any(|(known, _)| known == name) {
+                self.more.push((name, value.clone()));
             }
         }
     }
@@ -354,40 +354,31 @@ impl Access {
         add_new(&mut self.deny, other.deny.iter().cloned());
     }
 
-    fn write(&self, text: &mut String) {
-        let part = |name: &str, networks: &[String]| {
-            (!networks.is_empty()).then(|| format!("{name}: {{ addresses: {} }}", list(networks)))
-        };
-        if let Some(access) = mapping([part("allow", &self.allow), part("deny", &self.deny)]) {
-            push(text, format_args!("    access: {access}\n"));
-        }
+    fn to_yaml(&self) -> Option<String> {
+        let of = |networks| mapping([("addresses", texts(networks))]);
+        mapping([("allow", of(&self.allow)), ("deny", of(&self.deny))])
     }
 }
 
 impl Route {
-    pub(super) fn write(&self, text: &mut String) {
-        push(text, format_args!("  - name: {}\n    match: {}\n", scalar(&self.name), self.matches.written()));
+    pub(super) fn lines(&self) -> Vec<String> {
+        let share = |(name, weight): &(String, u64)| format!("{{ name: {}, weight: {weight} }}", scalar(name));
         let upstream = match self.upstreams.as_slice() {
             [(one, _)] => scalar(one),
-            several => {
-                let share = |(name, weight): &(String, u64)| format!("{{ name: {}, weight: {weight} }}", scalar(name));
-                format!("[{}]", several.iter().map(share).collect::<Vec<_>>().join(", "))
-            }
+            several => list(several.iter().map(share)),
         };
-        push(text, format_args!("    upstream: {upstream}\n"));
-        if !self.limits.is_empty() {
-            push(text, format_args!("    limits: {}\n", list(&self.limits)));
-        }
-        if !self.exempt.is_empty() {
-            push(text, format_args!("    bypass: {{ addresses: {} }}\n", list(&self.exempt)));
-        }
-        let part = |name: &str, part: &str| (!part.is_empty()).then(|| format!("{name}: {}", scalar(part)));
         let (strip, add) = &self.rewrite;
-        if let Some(rewrite) = mapping([part("strip_prefix", strip), part("add_prefix", add)]) {
-            push(text, format_args!("    rewrite: {rewrite}\n"));
-        }
-        self.access.write(text);
-        self.more.iter().for_each(|line| push(text, format_args!("    {line}\n")));
+        let prefix = |prefix: &String| (!prefix.is_empty()).then(|| scalar(prefix));
+        let settings = lines([
+            ("name", Some(scalar(&self.name))),
+            ("match", self.matches.to_yaml()),
+            ("upstream", Some(upstream)),
+            ("limits", texts(&self.limits)),
+            ("bypass", mapping([("addresses", texts(&self.exempt))])),
+            ("rewrite", mapping([("strip_prefix", prefix(strip)), ("add_prefix", prefix(add))])),
+            ("access", self.access.to_yaml()),
+        ]);
+        item(settings.chain(lines(self.more.clone())))
     }
 }
 

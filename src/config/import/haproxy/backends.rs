@@ -4,7 +4,7 @@ use super::Reader;
 use super::limits::time;
 use super::syntax::{Line, Section};
 use crate::config::import::front::{KeyPart, Upstream, node};
-use crate::config::import::scalar;
+use crate::config::import::output::{Settings, scalar};
 
 impl<'l> Reader<'l, '_> {
     /// The name of a backend's upstream, if it has servers, and the backend's section; `None` where there is no such backend.
@@ -65,8 +65,9 @@ impl<'l> Reader<'l, '_> {
         upstream.timeout("pending", pending);
         upstream.timeout("connect", said("timeout connect"));
         upstream.timeout("first_byte", said("timeout server"));
+        let server = checks.map(|words| Line { mark: section.head.mark, words });
         upstream.health_check =
-            checks.and_then(|words| self.health_check(&section.head, Line { mark: section.head.mark, words }, lines));
+            server.map(|server| self.health_check(&section.head, server, lines)).unwrap_or_default();
         Some(upstream)
     }
 
@@ -108,7 +109,7 @@ impl<'l> Reader<'l, '_> {
         }
     }
 
-    fn health_check(&self, of: &Line, server: Line, lines: &[&Line]) -> Option<String> {
+    fn health_check(&self, of: &Line, server: Line, lines: &[&Line]) -> Settings {
         let last = |name: &str| lines.iter().rfind(|line| line.name() == name);
         let sent = last("http-check send").and_then(|line| line.option("uri"));
         let path = last("option httpchk").map(|line| {
@@ -117,13 +118,16 @@ impl<'l> Reader<'l, '_> {
         });
         let Some(path) = path else {
             self.note(of, "its servers are checked by connections: tollgate checks by `health_check: { path: ... }`");
-            return None;
+            return Settings::new();
         };
-        let every = server.option("inter").and_then(time).map(|every| format!(", every: {every}"));
-        let count = |option: &str, name: &str| server.option(option).map(|count| format!(", {name}: {count}"));
-        let parts = [every, count("rise", "healthy_after"), count("fall", "unhealthy_after")];
-        let parts: String = parts.into_iter().flatten().collect();
-        Some(format!("path: {}{parts}", scalar(path)))
+        let count = |option: &str| server.option(option).map(str::to_owned);
+        let settings = [
+            ("path", Some(scalar(path))),
+            ("every", server.option("inter").and_then(time)),
+            ("healthy_after", count("rise")),
+            ("unhealthy_after", count("fall")),
+        ];
+        settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
     /// Adds notes about backends with servers to which no route leads.

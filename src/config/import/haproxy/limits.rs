@@ -44,7 +44,7 @@ struct Increment {
 /// A counter, as settings of a limit.
 struct Counted {
     limit: u64,
-    /// The `charge` setting in YAML, if it has one.
+    /// The value of `charge` in YAML, if it has one.
     charge: Option<&'static str>,
     /// The requests that the counter counts.
     when: Condition,
@@ -54,7 +54,7 @@ struct Counted {
 type Order = (usize, Mark);
 
 /// Counts denied requests as well.
-const ALL: Option<&str> = Some("charge: { denied: true }");
+const ALL: Option<&str> = Some("{ denied: true }");
 
 /// Actions of rules that need no note: tollgate does the same anyway, or they do not concern limits.
 const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
@@ -291,8 +291,9 @@ impl<'l> Reader<'l, '_> {
             ),
         ];
         differences.iter().filter(|(is_there, _)| *is_there).for_each(|(_, note)| self.note(line, note));
-        let missing = matches!(tracker.key, KeyPart::Field(..)).then_some("missing_key: skip");
-        let more = missing.into_iter().chain(counted.charge).map(str::to_owned);
+        let missing = matches!(tracker.key, KeyPart::Field(..)).then_some("skip");
+        let more = [("missing_key", missing), ("charge", counted.charge)];
+        let more = more.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned())));
         let settings = LimitSettings {
             algorithm: format!("algorithm: sliding_window, limit: {}, window: {period}", counted.limit),
             key: vec![tracker.key.clone()],
@@ -344,7 +345,7 @@ impl<'l> Reader<'l, '_> {
         match over.counter.as_str() {
             "http_req_rate" if over.above > 0 => Ok(Counted { limit: over.above, charge: ALL, when: tracked() }),
             "http_err_rate" => {
-                let charge = Some("charge: { when: response, if_status: [4xx] }");
+                let charge = Some("{ when: response, if_status: [4xx] }");
                 self.note(line, "counts the errors of upstreams: HAProxy counts its own denials, too");
                 Ok(Counted { limit: next, charge, when: tracked() })
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::syntax::Directive;
 use super::{Reader, Scope};
 use crate::config::import::matches::network;
-use crate::config::import::{list, scalar};
+use crate::config::import::output::{scalar, texts};
 
 /// The settings of a location.
 pub(super) struct RealIp<'d> {
@@ -31,12 +31,10 @@ impl<'d> RealIp<'d> {
     /// The settings of `client_address`, with a comma in front; empty where nginx believes no header field.
     fn written(&self) -> String {
         let proxies: Vec<String> = self.from.iter().filter_map(|of| proxy(of)).collect();
-        if proxies.is_empty() || self.is_of_proxy_protocol() {
-            return String::new();
-        }
+        let Some(proxies) = texts(&proxies).filter(|_| !self.is_of_proxy_protocol()) else { return String::new() };
         let header = self.header.to_ascii_lowercase();
         let hops = if header == "x-forwarded-for" && !self.is_recursive { ", hops: 1" } else { "" };
-        format!(", trusted_proxies: {}, header: {}{hops}", list(&proxies), scalar(&header))
+        format!(", trusted_proxies: {proxies}, header: {}{hops}", scalar(&header))
     }
 }
 

@@ -169,8 +169,8 @@ impl Reader<'_, '_> {
                 (self.number_of_connections(use_of)?, over_limit, "limit_conn_dry_run")
             }
         };
-        let missing_key = zone.key.is_one_field().then(|| "missing_key: skip".to_owned());
-        let shadow = scope.is_on(dry_run).then(|| "shadow: true".to_owned());
+        let missing_key = zone.key.is_one_field().then(|| ("missing_key", "skip".to_owned()));
+        let shadow = scope.is_on(dry_run).then(|| ("shadow", "true".to_owned()));
         let more = [over_limit, missing_key, shadow].into_iter().flatten().collect();
         let settings = LimitSettings { algorithm, key: zone.key.parts.clone(), more };
         let exempt = zone.key.exempt.clone();
