@@ -2,14 +2,14 @@
 //!
 //! Every line is carried over, or describes what tollgate does anyway, or gets a note.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use self::conditions::Acls;
 use self::limits::Rules;
 use self::syntax::{Line, Section};
 use super::front::rules::{Effects, Rule};
 use super::front::{Listener, PASS, ProxyConfig, node};
 use super::matches::{Match, joined};
+use super::parsed;
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
 
@@ -37,34 +37,14 @@ const READ: [&str; 15] = [
 struct Reader<'l, 'f> {
     findings: &'f Findings,
     sections: &'l [Section],
-    /// The periods of the counters that each table stores, by the name of the table's section.
-    tables: HashMap<&'l str, HashMap<String, String>>,
-    /// The `defaults` lines of each section, by the section's position.
-    defaults: HashMap<usize, &'l [Line]>,
     front: ProxyConfig,
 }
 
 pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
-    let sections = match syntax::parse(text) {
-        Ok(sections) => sections,
-        Err((mark, message)) => {
-            findings.add(Problem::error(findings.place(mark, ""), message));
-            return None;
-        }
-    };
-    let mut reader = Reader {
-        findings,
-        sections: &sections,
-        tables: HashMap::new(),
-        defaults: HashMap::new(),
-        front: ProxyConfig::default(),
-    };
+    let sections = parsed(syntax::parse(text), findings)?;
+    let mut reader = Reader { findings, sections: &sections, front: ProxyConfig::default() };
     reader.define();
-    for (position, section) in sections.iter().enumerate() {
-        if matches!(section.kind(), "frontend" | "listen") {
-            reader.frontend(position, section);
-        }
-    }
+    sections.iter().filter(|section| section.is_frontend()).for_each(|section| reader.frontend(section));
     reader.name_unused_backends();
     reader.front.finish(findings, "frontend that leads to servers")
 }
@@ -74,25 +54,14 @@ impl<'l> Reader<'l, '_> {
         self.findings.add(Problem::warning(self.findings.place(of.mark, &of.name()), message));
     }
 
-    /// Reads the tables and `defaults` that other lines refer to, and adds notes about the lines that nothing reads.
+    /// Reads the bounds on connections, and adds notes about the lines that nothing reads.
     fn define(&mut self) {
-        let sections = self.sections;
-        let named = |name| sections.iter().find(|of| of.kind() == "defaults" && of.name() == name);
-        let mut defaults: &[Line] = &[];
-        for (position, section) in sections.iter().enumerate() {
-            let from = section.head.option("from");
+        for section in self.sections {
             match section.kind() {
-                "defaults" => {
-                    defaults = &section.lines;
-                    if from.is_some() {
-                        self.note(&section.head, "is carried over without the defaults that it names");
-                    }
+                "defaults" if section.head.option("from").is_some() => {
+                    self.note(&section.head, "is carried over without the defaults that it names");
                 }
-                "frontend" | "backend" | "listen" => {
-                    let own = from.and_then(named).map_or(defaults, |of| of.lines.as_slice());
-                    self.defaults.insert(position, own);
-                }
-                "global" => {}
+                "global" | "defaults" | "frontend" | "backend" | "listen" => {}
                 _ => {
                     self.note(&section.head, "is not carried over");
                     continue;
@@ -107,14 +76,10 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Reads a line that other lines refer to. `Err` says that the line, or a part of it, is not carried over.
-    fn define_line(&mut self, section: &'l Section, line: &Line) -> Result<(), String> {
+    fn define_line(&mut self, section: &Section, line: &Line) -> Result<(), String> {
         let is_rule = matches!(line.word(0), "http-request" | "tcp-request");
         let why = match (section.kind(), line.name().as_str()) {
-            (_, "stick-table") => {
-                self.tables.insert(section.name(), limits::periods(line));
-                if !line.has("peers") {
-                    return Ok(());
-                }
+            (_, "stick-table") if line.has("peers") => {
                 "is carried over without peers: `mode: shared` counts in the `store` for all"
             }
             // HAProxy takes 0 for a bound that it computes
@@ -144,32 +109,23 @@ impl<'l> Reader<'l, '_> {
         }
     }
 
-    /// The `defaults` lines of a section, followed by its own lines.
-    fn lines(&self, position: usize, section: &'l Section) -> Vec<&'l Line> {
-        let defaults = self.defaults.get(&position).copied().unwrap_or_default();
-        defaults.iter().chain(&section.lines).collect()
-    }
-
-    fn frontend(&mut self, position: usize, section: &'l Section) {
-        let lines = self.lines(position, section);
-        let last = |name: &str| lines.iter().copied().rfind(|line| line.word(0) == name);
-        if last("mode").is_none_or(|mode| mode.word(1) != "http") {
+    fn frontend(&mut self, section: &'l Section) {
+        if section.last("mode").is_none_or(|mode| mode.word(1) != "http") {
             return self.note(&section.head, "is left out: its mode is not http");
         }
-        let acls = conditions::acls(section.lines.iter());
         let mut rules = Rules::default();
-        self.add_rules(section, &acls, &mut rules);
+        self.add_rules(section, &mut rules);
         // its backends read the counters, too
-        let is_shared = section.lines.iter().any(|line| line.word(0) == "use_backend");
+        let is_shared = section.has("use_backend");
         rules.trackers.iter_mut().for_each(|tracker| tracker.is_shared = is_shared);
         let before = self.front.rules.len();
-        let own_servers = section.kind() == "listen" && section.lines.iter().any(|line| line.word(0) == "server");
+        let own_servers = section.kind() == "listen" && section.has("server");
         let mut leads = false;
-        for line in section.lines.iter().filter(|line| line.word(0) == "use_backend") {
-            leads |= self.route(section, line, &acls, &rules);
+        for line in section.all("use_backend") {
+            leads |= self.route(section, line, &rules);
         }
-        match last("default_backend") {
-            Some(line) => leads |= self.route(section, line, &acls, &rules),
+        match section.last("default_backend") {
+            Some(line) => leads |= self.route(section, line, &rules),
             None if own_servers => {
                 leads |= self.route_to(section, &section.head, section.name(), &[Match::default()], &rules);
             }
@@ -185,7 +141,7 @@ impl<'l> Reader<'l, '_> {
                 "has routes that listeners of other frontends take, too: tell them apart by hosts",
             );
         }
-        section.lines.iter().filter(|line| line.word(0) == "bind").for_each(|line| self.bind(line));
+        section.all("bind").for_each(|line| self.bind(line));
     }
 
     fn bind(&mut self, line: &Line) {
@@ -225,9 +181,9 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Reads a `use_backend` or a `default_backend`. Returns whether it leads to servers.
-    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, rules: &Rules<'l>) -> bool {
+    fn route(&mut self, section: &'l Section, line: &'l Line, rules: &Rules<'l>) -> bool {
         let passes = if self.refuses(line.word(1)) { PASS } else { "" };
-        let condition = match conditions::parse_condition(line, acls) {
+        let condition = match conditions::parse_condition(section, line) {
             Ok(condition) => condition,
             Err(what) => {
                 self.note(line, &format!("is left out: {what} is not carried over{passes}"));
@@ -262,7 +218,7 @@ impl<'l> Reader<'l, '_> {
             self.note(line, "refuses requests with 403 here: its backend has no servers that are carried over");
             rules.effects = Effects::refusal();
         } else if !std::ptr::eq(of, section) {
-            self.add_rules(of, &conditions::acls(of.lines.iter()), &mut rules);
+            self.add_rules(of, &mut rules);
         }
         for matches in matches {
             self.front.rules.push(Rule {

@@ -10,28 +10,26 @@ impl<'l> Reader<'l, '_> {
     /// The name of a backend's upstream, if it has servers, and the backend's section; `None` where there is no such backend.
     pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<(Option<String>, &'l Section)> {
         let is_it = |section: &Section| matches!(section.kind(), "backend" | "listen") && section.name() == name;
-        let Some((position, section)) = self.sections.iter().enumerate().find(|(_, section)| is_it(section)) else {
+        let Some(section) = self.sections.iter().find(|section| is_it(section)) else {
             self.note(from, &format!("is left out: there is no backend {name}"));
             return None;
         };
-        let lines = self.lines(position, section);
-        let upstream = self.upstream(section, &lines);
+        let upstream = self.upstream(section);
         Some((upstream.map(|upstream| self.front.upstream(upstream)), section))
     }
 
     /// Whether a backend refuses requests: it has no servers, or denies.
     pub(super) fn refuses(&self, name: &str) -> bool {
         let mut all = self.sections.iter().filter(|section| section.kind() == "backend" && section.name() == name);
-        let has = |section: &Section, name: &str| section.lines.iter().any(|line| line.name() == name);
-        all.any(|section| !has(section, "server") || has(section, "http-request deny"))
+        all.any(|section| !section.has("server") || section.lines.iter().any(|line| line.name() == "http-request deny"))
     }
 
-    fn upstream(&self, section: &Section, lines: &[&Line]) -> Option<Upstream> {
-        let last = |name: &str| lines.iter().rfind(|line| line.name() == name);
-        let shared = last("default-server").map(|line| line.words.get(1..).unwrap_or_default()).unwrap_or_default();
+    fn upstream(&self, section: &Section) -> Option<Upstream> {
+        let shared =
+            section.last("default-server").map(|line| line.words.get(1..).unwrap_or_default()).unwrap_or_default();
         let mut upstream = Upstream { name: section.name().to_owned(), ..Upstream::default() };
         let (mut room, mut checks) = (Vec::new(), None);
-        for line in section.lines.iter().filter(|line| line.word(0) == "server") {
+        for line in section.all("server") {
             let words = line.words.iter().chain(shared).cloned().collect();
             let server = Line { mark: line.mark, words };
             let Some(node) = self.server(&server) else { continue };
@@ -42,7 +40,7 @@ impl<'l> Reader<'l, '_> {
                 }
                 upstream.tls = Some(ca.unwrap_or_default());
             }
-            checks = checks.or_else(|| server.has("check").then_some(server.words.clone()));
+            checks = checks.or_else(|| server.has("check").then(|| server.clone()));
             room.push(server.option("maxconn").and_then(|most| most.parse::<u64>().ok()).filter(|most| *most > 0));
             upstream.nodes.push(node);
         }
@@ -50,7 +48,7 @@ impl<'l> Reader<'l, '_> {
             self.note(&section.head, "is left out: it has no servers");
             return None;
         }
-        upstream.balance = last("balance").and_then(|line| self.balance(line));
+        upstream.balance = section.last("balance").and_then(|line| self.balance(line));
         let is_bounded = room.iter().any(Option::is_some);
         upstream.max_requests = room.into_iter().sum();
         match upstream.max_requests {
@@ -60,14 +58,12 @@ impl<'l> Reader<'l, '_> {
             None if is_bounded => self.note(&section.head, "maxconn is carried over only where all servers have it"),
             None => {}
         }
-        let said = |line: &str| time(last(line)?.word(2));
+        let said = |line: &str| time(section.last(line)?.word(2));
         let pending = upstream.max_requests.and_then(|_| said("timeout queue").or_else(|| said("timeout connect")));
         upstream.timeout("pending", pending);
         upstream.timeout("connect", said("timeout connect"));
         upstream.timeout("first_byte", said("timeout server"));
-        let server = checks.map(|words| Line { mark: section.head.mark, words });
-        upstream.health_check =
-            server.map(|server| self.health_check(&section.head, server, lines)).unwrap_or_default();
+        upstream.health_check = checks.map(|server| self.health_check(section, &server)).unwrap_or_default();
         Some(upstream)
     }
 
@@ -109,15 +105,17 @@ impl<'l> Reader<'l, '_> {
         }
     }
 
-    fn health_check(&self, of: &Line, server: Line, lines: &[&Line]) -> Settings {
-        let last = |name: &str| lines.iter().rfind(|line| line.name() == name);
-        let sent = last("http-check send").and_then(|line| line.option("uri"));
-        let path = last("option httpchk").map(|line| {
+    fn health_check(&self, section: &Section, server: &Line) -> Settings {
+        let sent = section.last("http-check send").and_then(|line| line.option("uri"));
+        let path = section.last("option httpchk").map(|line| {
             let path = line.words.iter().map(String::as_str).find(|word| word.starts_with('/'));
             sent.or(path).unwrap_or("/")
         });
         let Some(path) = path else {
-            self.note(of, "its servers are checked by connections: tollgate checks by `health_check: { path: ... }`");
+            self.note(
+                &section.head,
+                "its servers are checked by connections: tollgate checks by `health_check: { path: ... }`",
+            );
             return Settings::new();
         };
         let count = |option: &str| server.option(option).map(str::to_owned);
@@ -133,8 +131,7 @@ impl<'l> Reader<'l, '_> {
     /// Adds notes about backends with servers to which no route leads.
     pub(super) fn name_unused_backends(&self) {
         for section in self.sections.iter().filter(|section| section.kind() == "backend") {
-            let has_servers = section.lines.iter().any(|line| line.word(0) == "server");
-            if has_servers && !self.front.has_upstream(section.name()) {
+            if section.has("server") && !self.front.has_upstream(section.name()) {
                 self.note(&section.head, "is left out: no frontend leads to it");
             }
         }

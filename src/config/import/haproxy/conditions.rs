@@ -1,23 +1,18 @@
 //! Conditions: conjunctions joined by `or`. A conjunction lists named ACLs and tests in braces, which must all be true.
 
-use std::collections::HashMap;
-
-use super::syntax::Line;
+use super::syntax::{Line, Section};
 use crate::config::import::matches::{HeaderValue, Match, PathMatch, all_of, network, open_prefix_note};
 
-/// The ACLs of a section: for each name its tests, of which at least one must be true.
-pub(super) type Acls = HashMap<String, Vec<Vec<String>>>;
-
 /// The ACLs that HAProxy predefines.
-const PREDEFINED: [(&str, &[&str]); 8] = [
-    ("METH_GET", &["method", "GET", "HEAD"]),
-    ("METH_HEAD", &["method", "HEAD"]),
-    ("METH_POST", &["method", "POST"]),
-    ("METH_PUT", &["method", "PUT"]),
-    ("METH_PATCH", &["method", "PATCH"]),
-    ("METH_DELETE", &["method", "DELETE"]),
-    ("METH_OPTIONS", &["method", "OPTIONS"]),
-    ("LOCALHOST", &["src", "127.0.0.0/8"]),
+const PREDEFINED: [(&str, &str); 8] = [
+    ("METH_GET", "method GET HEAD"),
+    ("METH_HEAD", "method HEAD"),
+    ("METH_POST", "method POST"),
+    ("METH_PUT", "method PUT"),
+    ("METH_PATCH", "method PATCH"),
+    ("METH_DELETE", "method DELETE"),
+    ("METH_OPTIONS", "method OPTIONS"),
+    ("LOCALHOST", "src 127.0.0.0/8"),
 ];
 
 /// A condition: at least one of its conjunctions must be true.
@@ -55,26 +50,21 @@ pub(super) enum CounterSource {
     Source(String),
 }
 
-/// Reads the ACLs from these lines.
-pub(super) fn acls<'l>(lines: impl Iterator<Item = &'l Line>) -> Acls {
-    let predefined = PREDEFINED
-        .iter()
-        .map(|(name, test)| ((*name).to_owned(), vec![test.iter().map(|word| (*word).to_owned()).collect()]));
-    let mut acls: Acls = predefined.collect();
-    for line in lines.filter(|line| line.word(0) == "acl") {
-        let test = line.words.get(2..).unwrap_or_default().to_vec();
-        acls.entry(line.word(1).to_owned()).or_default().push(test);
-    }
-    acls
+/// The tests of an ACL, of which at least one must be true; none where the section has no such ACL.
+fn acl(section: &Section, name: &str) -> Vec<Vec<String>> {
+    let predefined = PREDEFINED.iter().filter(|(known, _)| *known == name);
+    let predefined = predefined.map(|(_, test)| test.split(' ').map(str::to_owned).collect());
+    let own = section.all("acl").filter(|line| line.word(1) == name);
+    predefined.chain(own.map(|line| line.words.get(2..).unwrap_or_default().to_vec())).collect()
 }
 
-/// Reads the condition behind `if` or `unless` in a line; a line without one has a condition that is always true. `Err`
-/// names the part that cannot be carried over.
-pub(super) fn parse_condition(line: &Line, acls: &Acls) -> Result<Condition, String> {
+/// Reads the condition behind `if` or `unless` in a line of a section; a line without one has a condition that is always
+/// true. `Err` names the part that cannot be carried over.
+pub(super) fn parse_condition(section: &Section, line: &Line) -> Result<Condition, String> {
     let at = line.words.iter().position(|word| word == "if" || word == "unless");
     let Some(at) = at else { return Ok(vec![Conjunction::always()]) };
     let words = line.words.get(at.saturating_add(1)..).unwrap_or_default();
-    let alternatives = words.split(|word| word == "or" || word == "||").map(|words| terms(words, acls));
+    let alternatives = words.split(|word| word == "or" || word == "||").map(|words| terms(section, words));
     let mut alternatives = alternatives.collect::<Result<Vec<_>, _>>()?;
     if line.word(at) == "unless" {
         if alternatives.iter().any(|terms| terms.len() != 1) {
@@ -102,7 +92,7 @@ pub(super) fn parse_condition(line: &Line, acls: &Acls) -> Result<Condition, Str
 type Term = (bool, Vec<Vec<String>>);
 
 /// Reads the terms of a conjunction.
-fn terms(words: &[String], acls: &Acls) -> Result<Vec<Term>, String> {
+fn terms(section: &Section, words: &[String]) -> Result<Vec<Term>, String> {
     let (mut terms, mut rest, mut negated) = (Vec::new(), words, false);
     while let [first, behind @ ..] = rest {
         let name = first.trim_start_matches('!');
@@ -116,7 +106,10 @@ fn terms(words: &[String], acls: &Acls) -> Result<Vec<Term>, String> {
                 rest = rest.get(end.saturating_add(1)..).unwrap_or_default();
                 vec![test]
             }
-            name => acls.get(name).cloned().ok_or_else(|| format!("the ACL {name}"))?,
+            name => match acl(section, name) {
+                none if none.is_empty() => return Err(format!("the ACL {name}")),
+                tests => tests,
+            },
         };
         terms.push((std::mem::take(&mut negated), tests));
     }

@@ -1,10 +1,9 @@
 //! Stick tables: the keys that `track-sc` counts by, and the counters above which rules deny requests.
 
-use std::collections::HashMap;
 use std::slice;
 
 use super::Reader;
-use super::conditions::{self, Acls, Condition, Conjunction, CounterSource, CounterThreshold};
+use super::conditions::{self, Condition, Conjunction, CounterSource, CounterThreshold};
 use super::syntax::{Line, Section};
 use crate::config::import::front::rules::{Access, Effects, ScopedAccess};
 use crate::config::import::front::{GUARD, KeyPart, LimitSettings, PASS, denial};
@@ -61,17 +60,17 @@ const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
 
 impl<'l> Reader<'l, '_> {
     /// Adds the rules of a section, and their limits.
-    pub(super) fn add_rules(&mut self, section: &'l Section, acls: &Acls, added: &mut Rules<'l>) {
-        let increments = self.increments(section, acls);
+    pub(super) fn add_rules(&mut self, section: &'l Section, added: &mut Rules<'l>) {
+        let increments = self.increments(section);
         for (line, at) in rules(section) {
             let action = line.word(at);
             let done = match action {
                 _ if action.starts_with("track-sc") => {
-                    let tracker = self.tracker(section, line, at, acls);
+                    let tracker = self.tracker(section, line, at);
                     tracker.and_then(|one| self.add_tracker(line, one, added))
                 }
                 "deny" | "tarpit" | "return" | "reject" | "silent-drop" => {
-                    self.denial(section, line, acls, &increments, added)
+                    self.denial(section, line, &increments, added)
                 }
                 "auth" => Err(GUARD.to_owned()),
                 _ if action.starts_with("sc-inc-gpc") || UNNEEDED.contains(&action) => Ok(()),
@@ -108,13 +107,13 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// The increments of general purpose counters in a section. They hold for denials in front of them as well.
-    fn increments(&self, section: &Section, acls: &Acls) -> Vec<Increment> {
+    fn increments(&self, section: &Section) -> Vec<Increment> {
         let mut increments: Vec<Increment> = Vec::new();
         for (line, at) in rules(section) {
             let Some(action) = line.word(at).strip_prefix("sc-inc-").filter(|action| action.starts_with("gpc")) else {
                 continue;
             };
-            match self.increment(line, action, acls) {
+            match self.increment(section, line, action) {
                 Ok(one) => {
                     let is_twice = |known: &Increment| {
                         let is_both = conditions::and(&known.when, &one.when).is_ok_and(|both| !both.is_empty());
@@ -131,17 +130,17 @@ impl<'l> Reader<'l, '_> {
         increments
     }
 
-    fn increment(&self, line: &Line, action: &str, acls: &Acls) -> Result<Increment, String> {
+    fn increment(&self, section: &Section, line: &Line, action: &str) -> Result<Increment, String> {
         let parts = action.strip_suffix(')').and_then(|action| action.split_once('('));
         let slot = parts.and_then(|(counter, slot)| Some((counter, slot.parse().ok()?)));
         let (counter, slot) = slot.ok_or("is not carried over")?;
-        let when = self.when(line, acls, "counts")?;
+        let when = self.when(section, line, "counts")?;
         Ok(Increment { order: order(line), counter: counter.to_owned(), slot, when })
     }
 
     /// The requests that a line `tracks` or `counts`.
-    fn when(&self, line: &Line, acls: &Acls, does: &str) -> Result<Condition, String> {
-        let when = conditions::parse_condition(line, acls)
+    fn when(&self, section: &Section, line: &Line, does: &str) -> Result<Condition, String> {
+        let when = conditions::parse_condition(section, line)
             .map_err(|what| format!("is left out: {what} is not carried over"))?;
         if when.iter().any(|one| one.over.is_some() || !one.from.is_empty()) {
             return Err(format!(
@@ -152,7 +151,7 @@ impl<'l> Reader<'l, '_> {
         Ok(when)
     }
 
-    fn tracker(&self, section: &'l Section, line: &'l Line, at: usize, acls: &Acls) -> Result<Tracker<'l>, String> {
+    fn tracker(&self, section: &'l Section, line: &'l Line, at: usize) -> Result<Tracker<'l>, String> {
         let sample = line.word(at.saturating_add(1));
         let (name, argument) =
             sample.split_once('(').map_or((sample, ""), |(name, rest)| (name, rest.trim_end_matches(')')));
@@ -176,7 +175,7 @@ impl<'l> Reader<'l, '_> {
             }
             _ => return Err(format!("is left out with the limits that go by it: no key has a part like {sample}")),
         };
-        let when = self.when(line, acls, "tracks")?;
+        let when = self.when(section, line, "tracks")?;
         let slot = line.word(at).trim_start_matches("track-sc").parse().map_err(|_| "has no number")?;
         Ok(Tracker {
             slot,
@@ -192,12 +191,11 @@ impl<'l> Reader<'l, '_> {
         &mut self,
         section: &'l Section,
         line: &Line,
-        acls: &Acls,
         increments: &[Increment],
         Rules { effects, trackers }: &mut Rules<'l>,
     ) -> Result<(), String> {
         let condition =
-            conditions::parse_condition(line, acls).map_err(|what| format!("is left out: {what} {GUARD}"))?;
+            conditions::parse_condition(section, line).map_err(|what| format!("is left out: {what} {GUARD}"))?;
         for one in condition {
             one.remarks.iter().for_each(|remark| self.note(line, remark));
             match &one.over {
@@ -212,7 +210,7 @@ impl<'l> Reader<'l, '_> {
                     return Err(format!("is left out: a limit holds for all networks but some, not for some{PASS}"));
                 }
                 Some(over) => {
-                    let of = self.trackers_of(section, acls, over, trackers);
+                    let of = self.trackers_of(section, over, trackers);
                     if of.is_empty() {
                         return Err(format!("is left out: nothing that is carried over tracks its counter{PASS}"));
                     }
@@ -229,19 +227,13 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// The trackers that count for a threshold. A table may have entries that rules behind the denial track.
-    fn trackers_of(
-        &self,
-        section: &'l Section,
-        acls: &Acls,
-        over: &CounterThreshold,
-        before: &[Tracker<'l>],
-    ) -> Vec<Tracker<'l>> {
+    fn trackers_of(&self, section: &'l Section, over: &CounterThreshold, before: &[Tracker<'l>]) -> Vec<Tracker<'l>> {
         let of: Vec<_> = before.iter().filter(|tracker| tracker.counts(over, section)).cloned().collect();
         if !of.is_empty() || !matches!(over.of, CounterSource::Source(_)) {
             return of;
         }
         let all = rules(section).into_iter().filter(|(line, at)| line.word(*at).starts_with("track-sc"));
-        let read = all.filter_map(|(line, at)| self.tracker(section, line, at, acls).ok());
+        let read = all.filter_map(|(line, at)| self.tracker(section, line, at).ok());
         read.filter(|tracker| tracker.counts(over, section)).collect()
     }
 
@@ -269,9 +261,9 @@ impl<'l> Reader<'l, '_> {
             return self.bound_clients(line, tracker, over.above, one).map(|()| Vec::new());
         }
         let counted = self.counted(line, tracker, increments, over)?;
-        let period = self.tables.get(tracker.table).and_then(|periods| periods.get(name));
-        let period =
-            period.ok_or_else(|| format!("is left out: the table {} stores no {name}", tracker.table))?.clone();
+        let mut tables = self.sections.iter().filter(|section| section.name() == tracker.table);
+        let period = tables.find_map(|section| period(section.all("stick-table").last()?, name));
+        let period = period.ok_or_else(|| format!("is left out: the table {} stores no {name}", tracker.table))?;
         let scopes = conditions::and(&counted.when, slice::from_ref(one))?;
         if scopes.is_empty() {
             return Err("is left out: it denies other requests than those that its counter counts".to_owned());
@@ -317,7 +309,7 @@ impl<'l> Reader<'l, '_> {
             let why = "is left out: `connections.max_per_client` exempts no requests; `algorithm: concurrency` does";
             return Err(why.to_owned());
         }
-        if self.sections.iter().filter(|section| matches!(section.kind(), "frontend" | "listen")).count() > 1 {
+        if self.sections.iter().filter(|section| section.is_frontend()).count() > 1 {
             self.note(line, "bounds the connections of a client to all listeners");
         }
         if let Err(why) = self.bound_connections("max_per_client", &most.to_string()) {
@@ -440,15 +432,11 @@ fn access(section: &Section, line: &Line, one: Conjunction) -> Result<ScopedAcce
     Ok(ScopedAccess { access, matches: one.matches })
 }
 
-/// The periods of the counters that a table stores, by the counters' names.
-pub(super) fn periods(line: &Line) -> HashMap<String, String> {
-    let stored = line.words.iter().zip(line.words.iter().skip(1)).filter(|(word, _)| *word == "store");
-    let counters = stored.flat_map(|(_, counters)| counters.split(','));
-    let period = |counter: &str| {
-        let (name, period) = counter.split_once('(')?;
-        Some((name.to_owned(), time(period.trim_end_matches(')'))?))
-    };
-    counters.filter_map(period).collect()
+/// The period of a counter, if the table stores the counter.
+fn period(table: &Line, counter: &str) -> Option<String> {
+    let stored = table.words.iter().zip(table.words.iter().skip(1)).filter(|(word, _)| *word == "store");
+    let mut counters = stored.flat_map(|(_, counters)| counters.split(','));
+    counters.find_map(|stored| time(stored.strip_prefix(counter)?.strip_prefix('(')?.strip_suffix(')')?))
 }
 
 /// Reads a length of time; a number without a unit is in milliseconds, as in HAProxy.

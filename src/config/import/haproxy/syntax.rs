@@ -1,5 +1,6 @@
 //! The syntax of HAProxy's configuration: sections of lines of words.
 
+use crate::config::import::SyntaxError;
 use crate::config::problem::Mark;
 
 /// The words that begin a section.
@@ -9,7 +10,7 @@ const SECTIONS: [&str; 14] = [
 ];
 
 /// A line of a section.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) mark: Mark,
     pub(super) words: Vec<String>,
@@ -20,6 +21,8 @@ pub(super) struct Section {
     /// The line that begins it.
     pub(super) head: Line,
     pub(super) lines: Vec<Line>,
+    /// The lines of its `defaults`.
+    pub(super) defaults: Vec<Line>,
 }
 
 impl Line {
@@ -72,6 +75,28 @@ impl Section {
     pub(super) fn name(&self) -> &str {
         self.head.word(1)
     }
+
+    /// Whether it takes requests.
+    pub(super) fn is_frontend(&self) -> bool {
+        matches!(self.kind(), "frontend" | "listen")
+    }
+
+    /// Its own lines that begin with this word.
+    pub(super) fn all(&self, word: &str) -> impl Iterator<Item = &Line> {
+        self.lines.iter().filter(move |line| line.word(0) == word)
+    }
+
+    pub(super) fn has(&self, word: &str) -> bool {
+        self.all(word).next().is_some()
+    }
+
+    /// The last line with this name, among its own or else those of its `defaults`.
+    pub(super) fn last(&self, name: &str) -> Option<&Line> {
+        self.lines
+            .iter()
+            .rfind(|line| line.name() == name)
+            .or_else(|| self.defaults.iter().rfind(|line| line.name() == name))
+    }
 }
 
 /// Whether a text is a configuration of HAProxy.
@@ -80,8 +105,8 @@ pub(in crate::config::import) fn is_of_this_format(text: &str) -> bool {
     first.and_then(|line| line.split_whitespace().next()).is_some_and(|word| SECTIONS.contains(&word))
 }
 
-/// Parses all sections of a file. `Err` holds an error and its position.
-pub(super) fn parse(text: &str) -> Result<Vec<Section>, (Mark, &'static str)> {
+/// Parses all sections of a file.
+pub(super) fn parse(text: &str) -> Result<Vec<Section>, SyntaxError> {
     let mut sections: Vec<Section> = Vec::new();
     for (number, text) in text.lines().enumerate() {
         let column = text.chars().take_while(|c| c.is_whitespace()).count().saturating_add(1);
@@ -89,7 +114,13 @@ pub(super) fn parse(text: &str) -> Result<Vec<Section>, (Mark, &'static str)> {
         let line = Line { mark, words: words(text).ok_or((mark, "has no quote at its end"))? };
         match sections.last_mut() {
             _ if line.words.is_empty() => {}
-            _ if SECTIONS.contains(&line.word(0)) => sections.push(Section { head: line, lines: Vec::new() }),
+            _ if SECTIONS.contains(&line.word(0)) => {
+                let last = |name: Option<&str>| {
+                    sections.iter().rfind(|of| of.kind() == "defaults" && name.is_none_or(|name| of.name() == name))
+                };
+                let defaults = last(line.option("from")).or_else(|| last(None)).map(|of| of.lines.clone());
+                sections.push(Section { head: line, lines: Vec::new(), defaults: defaults.unwrap_or_default() });
+            }
             Some(section) => section.lines.push(line),
             None => return Err((mark, "stands in no section")),
         }
