@@ -57,8 +57,8 @@ impl Line {
 
     /// The line's name in notes: its first word, or the first two where the first is too general.
     pub(super) fn name(&self) -> String {
-        const GENERAL: [&str; 6] =
-            ["http-request", "http-response", "tcp-request", "tcp-response", "option", "timeout"];
+        const GENERAL: [&str; 7] =
+            ["http-check", "http-request", "http-response", "tcp-request", "tcp-response", "option", "timeout"];
         if GENERAL.contains(&self.word(0)) {
             format!("{} {}", self.word(0), self.word(1))
         } else {

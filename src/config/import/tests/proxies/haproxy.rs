@@ -308,3 +308,10 @@ fn haproxy_rules_of_connections_come_before_those_of_requests() {
 fn haproxy_balance_by_the_host_is_read() {
     haproxy("", "  balance hdr(Host)").writes(&["balance: consistent_hash, hash_on: host }"]);
 }
+
+#[test]
+fn haproxy_health_checks_ask_for_the_path_of_http_check_send() {
+    let checked = haproxy("", "  default-server check\n  option httpchk\n  http-check send meth GET uri /health");
+    checked.writes(&["health_check: { path: /health }"]);
+    checked.lacks_note("http-check");
+}
