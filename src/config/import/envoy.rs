@@ -14,19 +14,9 @@ const LOCAL: &str = "envoy.filters.http.local_ratelimit";
 const GLOBAL: &str = "envoy.filters.http.ratelimit";
 /// Filters that refuse requests. tollgate does not carry them over, so more requests pass.
 const GUARDS: [&str; 13] = [
-    "envoy.filters.http.ext_authz",
-    "envoy.filters.http.jwt_authn",
-    "envoy.filters.http.rbac",
-    "envoy.filters.http.basic_auth",
-    "envoy.filters.http.oauth2",
-    "envoy.filters.http.csrf",
-    "envoy.filters.http.admission_control",
-    "envoy.filters.http.rate_limit_quota",
-    "envoy.filters.network.rbac",
-    "envoy.filters.network.ext_authz",
-    "envoy.filters.network.ratelimit",
-    "envoy.filters.network.local_ratelimit",
-    "envoy.filters.network.connection_limit",
+    "http.ext_authz", "http.jwt_authn", "http.rbac", "http.basic_auth", "http.oauth2", "http.csrf",
+    "http.admission_control", "http.rate_limit_quota", "network.rbac", "network.ext_authz", "network.ratelimit",
+    "network.local_ratelimit", "network.connection_limit",
 ];
 
 /// Whether a file is a configuration of Envoy.
@@ -61,6 +51,10 @@ fn filter_kind(name: &str, settings: Option<&Section<'_>>) -> String {
     let kind =
         of_type.as_deref().and_then(|of_type| of_type.split_once(".filters.")?.1.rsplit_once(".v")).map(|of| of.0);
     kind.map_or_else(|| name.to_owned(), |kind| format!("envoy.filters.{kind}"))
+}
+
+fn is_guard(kind: &str) -> bool {
+    kind.strip_prefix("envoy.filters.").is_some_and(|kind| GUARDS.contains(&kind))
 }
 
 /// The address in `address: { socket_address: ... }`, or the path in `address: { pipe: ... }`.
@@ -99,7 +93,7 @@ impl Reader<'_> {
                 let kind = filter_kind(&text(&of, "name").unwrap_or_default(), config.as_ref());
                 match config.filter(is_manager) {
                     Some(manager) => _ = self.manager(&filter, &manager),
-                    None if GUARDS.contains(&kind.as_str()) => note(&filter, &format!("{kind} {GUARD}")),
+                    None if is_guard(&kind) => note(&filter, &format!("{kind} {GUARD}")),
                     None => note(&filter, "is left out: only HTTP is carried over"),
                 }
             }
@@ -149,7 +143,7 @@ impl Reader<'_> {
                 GLOBAL => {
                     note(&filter, "is not carried over: import the files of its service, or ask tollgate in its place")
                 }
-                kind if GUARDS.contains(&kind) => note(&filter, &format!("{kind} {GUARD}")),
+                kind if is_guard(kind) => note(&filter, &format!("{kind} {GUARD}")),
                 kind => note(&filter, &format!("{kind} is not carried over")),
             }
         }

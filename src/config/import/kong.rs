@@ -45,10 +45,10 @@ pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
 }
 
 /// A plugin and its scope.
-#[derive(Clone)]
 struct Plugin<'a> {
     name: String,
     field: Field<'a>,
+    config: Option<Section<'a>>,
     /// The route or service that shares the plugin's counts; empty for a global plugin.
     scope: String,
 }
@@ -87,7 +87,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
             note(&route, "is left out: its service is not in this file");
         }
     }
-    for field in ["consumers"].iter().filter_map(|name| get(&file, name)) {
+    if let Some(field) = get(&file, "consumers") {
         note(
             &field,
             "is not carried over: list them in the file of `customers.directory`, with the limits of each as its plan",
@@ -109,42 +109,29 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
 
 /// The name of a service, a route or an upstream: its place in the file where it has none.
 fn label(of: &Field<'_>) -> String {
-    let name = of.as_mapping().and_then(|of| names_of(&of).into_iter().next());
-    name.unwrap_or_else(|| of.place().path)
+    names_of(of).into_iter().next().unwrap_or_else(|| of.place().path)
 }
 
 /// The labels of all services and routes of a file.
 fn labels(file: &Section<'_>) -> Labels {
-    let mappings = |of: &Section<'_>, name: &str| {
-        list(of, name)
-            .iter()
-            .filter_map(|field| field.as_mapping().map(|of| (label(field), names_of(&of))))
-            .collect::<Vec<_>>()
-    };
-    let mut labels = Labels::new();
-    let mut add = |kind, all: Vec<(String, Vec<String>)>| {
-        for (label, names) in all {
-            labels.extend(names.into_iter().map(|name| ((kind, name), label.clone())));
-        }
-    };
-    add("service", mappings(file, "services"));
-    add("route", mappings(file, "routes"));
-    for service in list(file, "services").iter().filter_map(Field::as_mapping) {
-        add("route", mappings(&service, "routes"));
-    }
-    labels
+    let services = list(file, "services");
+    let of_services = services.iter().filter_map(Field::as_mapping).flat_map(|service| list(&service, "routes"));
+    let routes = list(file, "routes").into_iter().chain(of_services).map(|route| ("route", route));
+    let all = services.iter().map(|service| ("service", service.clone())).chain(routes);
+    all.flat_map(|(kind, of)| names_of(&of).into_iter().map(move |name| ((kind, name), label(&of)))).collect()
 }
 
-/// The name and the id of a service or a route.
-fn names_of(of: &Section<'_>) -> Vec<String> {
-    ["name", "id"].iter().filter_map(|name| text(of, name)).collect()
+/// The name and the id of a service, a route or an upstream.
+fn names_of(of: &Field<'_>) -> Vec<String> {
+    let of = of.as_mapping();
+    ["name", "id"].iter().filter_map(|name| text(of.as_ref()?, name)).collect()
 }
 
 /// The name or the id in a reference to a service, a route or a consumer.
 fn reference(of: &Section<'_>, kind: &str) -> Option<String> {
     let of = get(of, kind)?;
     match of.as_mapping() {
-        Some(of) => Some(names_of(&of).into_iter().next().unwrap_or_default()),
+        Some(_) => Some(names_of(&of).into_iter().next().unwrap_or_default()),
         None => Some(of.scalar_value("a name")?.text.into_owned()),
     }
 }
@@ -172,7 +159,7 @@ fn plugins_of<'a>(of: &Section<'a>, scope: &str, labels: &Labels) -> Vec<Plugin<
             },
         };
         if flag(&plugin, "enabled", true) {
-            found.push(Plugin { name, field, scope });
+            found.push(Plugin { name, field, config: section(&plugin, "config"), scope });
         }
     }
     found
@@ -187,12 +174,6 @@ fn nearest<'p, 'a>(plugins: &[&'p Plugin<'a>], scopes: &[String]) -> Vec<&'p Plu
         }
     }
     nearest
-}
-
-impl<'a> Plugin<'a> {
-    fn config(&self) -> Option<Section<'a>> {
-        section(&self.field.as_mapping()?, "config")
-    }
 }
 
 impl Reader {
@@ -296,7 +277,7 @@ impl Reader {
                 self.front.rules.push(Rule {
                     place: field.key_place(),
                     listeners: BTreeSet::new(),
-                    name: names_of(&route).into_iter().next().unwrap_or_else(|| service.to_owned()),
+                    name: names_of(field).into_iter().next().unwrap_or_else(|| service.to_owned()),
                     matches,
                     order: Some((String::new(), rank.clone())),
                     upstreams: upstream.iter().map(|upstream| ((*upstream).to_owned(), 1)).collect(),
@@ -320,8 +301,7 @@ impl Reader {
             None => self.without_keys = self.without_keys.saturating_add(1),
         }
         for plugin in plugins {
-            let config = plugin.config();
-            match (plugin.name.as_str(), &config) {
+            match (plugin.name.as_str(), &plugin.config) {
                 ("key-auth", _) => {}
                 ("rate-limiting", Some(config)) => {
                     let limit = self.limit(plugin, config, plugins, service);
@@ -366,16 +346,18 @@ impl Reader {
 
     /// Reads the names under which callers send keys.
     fn keys(&mut self, plugin: &Plugin<'_>) {
-        let config = plugin.config();
-        if let Some(config) = &config {
+        let mut names = Vec::new();
+        if let Some(config) = &plugin.config {
+            names = texts(config, "key_names");
             name_others(config, &["key_names", "anonymous"]);
             if let Some(anonymous) = get(config, "anonymous") {
                 let message = "is not carried over: requests without a key are refused, until `customers.anonymous` says otherwise";
                 note(&anonymous, message);
             }
         }
-        let names = config.as_ref().map(|config| texts(config, "key_names")).unwrap_or_default();
-        let names = if names.is_empty() { vec!["apikey".to_owned()] } else { names };
+        if names.is_empty() {
+            names.push("apikey".to_owned());
+        }
         if self.key_names.is_empty() {
             let message =
                 "key-auth asks for keys: write customers.csv with a line `credential,customer` for each of them";

@@ -107,7 +107,7 @@ impl Reader<'_> {
 
     /// Reads a descriptor that follows the entries in `path`.
     fn descriptor(&mut self, section: &Section<'_>) -> Option<Descriptor> {
-        self.note_what_is_left_out(section);
+        note_what_is_left_out(section);
         let shadow = section.get_or("shadow_mode", false, Field::flag)?;
         let quota = section.get_or("quota_mode", false, Field::flag)?;
         let end = section.get_with("rate_limit", |field| self.end(field, shadow || quota));
@@ -118,25 +118,6 @@ impl Reader<'_> {
         // a descriptor without a limit is let through
         let end = end.or_else(|| next.is_empty().then(|| DescriptorAction::Limits(Vec::new())));
         Some(Descriptor { end, next, ..Descriptor::default() })
-    }
-
-    fn note_what_is_left_out(&self, section: &Section<'_>) {
-        let is_on = |name: &str| section.get(name).filter(|field| field.flag() == Some(true));
-        for name in ["detailed_metric", "value_to_metric"] {
-            if let Some(field) = is_on(name) {
-                field.warn(
-                    "is left out: metrics hold no values of clients",
-                    "GET /v1/offenders tells who is denied most",
-                );
-            }
-        }
-        if let Some(field) = is_on("quota_mode") {
-            field
-                .warn("becomes `shadow: true`: the limit counts and never denies, and answers carry no metadata", None);
-        }
-        if let Some(field) = section.get("metadata") {
-            field.warn("is left out: answers carry no metadata", None);
-        }
     }
 
     fn end(&mut self, field: &Field<'_>, shadow: bool) -> Option<DescriptorAction> {
@@ -213,5 +194,21 @@ impl Reader<'_> {
             }
         }))
         .map(drop)
+    }
+}
+
+fn note_what_is_left_out(section: &Section<'_>) {
+    const VALUES: &str = "is left out: metrics hold no values of clients";
+    const OFFENDERS: &str = "GET /v1/offenders tells who is denied most";
+    const QUOTA: &str = "becomes `shadow: true`: the limit counts and never denies, and answers carry no metadata";
+    let is_on = |name| section.get(name).filter(|field| field.flag() == Some(true));
+    let notes = [
+        (is_on("detailed_metric"), VALUES, Some(OFFENDERS)),
+        (is_on("value_to_metric"), VALUES, Some(OFFENDERS)),
+        (is_on("quota_mode"), QUOTA, None),
+        (section.get("metadata"), "is left out: answers carry no metadata", None),
+    ];
+    for (field, message, hint) in notes {
+        field.iter().for_each(|field| field.warn(message, hint.map(str::to_owned)));
     }
 }

@@ -1,13 +1,12 @@
 //! Traefik's dynamic configuration: routers, their middlewares, and services.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use super::add_new;
 
+use super::add_new;
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node, time};
-use super::output::scalar;
 use super::matches::{PathMatch, ScopedLimit};
+use super::output::scalar;
 use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
 use crate::config::read::{Field, Section};
 use crate::units::Nanos;
@@ -32,7 +31,7 @@ struct Reader<'a> {
     /// The names of the file's entry points, each with its middlewares.
     points: Vec<(&'a str, Vec<String>)>,
     /// The names of the middlewares and services that routers use.
-    used: RefCell<HashSet<String>>,
+    used: HashSet<String>,
     /// The smallest of the bodies' bounds that the middlewares of the router set.
     max_body: Option<u64>,
     front: ProxyConfig,
@@ -48,7 +47,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         middlewares: middlewares.iter().flat_map(Section::fields).collect(),
         services: services.iter().flat_map(Section::fields).collect(),
         points: points.iter().flat_map(Section::fields).map(|(name, field)| (name, middlewares_of(&field))).collect(),
-        used: RefCell::default(),
+        used: HashSet::new(),
         max_body: None,
         front: ProxyConfig::default(),
     };
@@ -56,7 +55,7 @@ pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
         reader.router(name, &router);
     }
     for (name, field) in reader.middlewares.iter().chain(&reader.services) {
-        if !reader.used.borrow().contains(*name) {
+        if !reader.used.contains(*name) {
             note(field, "is left out: no router leads to it");
         }
     }
@@ -152,7 +151,7 @@ impl Reader<'_> {
         let Some(of) = of.and_then(|field| field.mapping("a mapping")) else {
             return note(from, &format!("goes on without {name}, which is not in this file"));
         };
-        self.used.borrow_mut().insert(name.to_owned());
+        self.used.insert(name.to_owned());
         for (kind, field) in of.fields() {
             let Some(section) = field.mapping("a mapping") else { return };
             match kind {
@@ -204,7 +203,7 @@ impl Reader<'_> {
         let Some(service) = field.as_ref().and_then(Field::as_mapping) else {
             return left_out(from, format_args!("its service {name} is not in this file"));
         };
-        self.used.borrow_mut().insert(name.to_owned());
+        self.used.insert(name.to_owned());
         if let Some(weighted) = get(&service, "weighted") {
             return self.shares(&settings(&weighted, &["services"])?, depth);
         }

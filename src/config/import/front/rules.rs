@@ -212,10 +212,10 @@ impl ProxyConfig {
             self.unbelieved(header).iter().for_each(|why| note(&format!("a condition {why}")));
         }
         let holding: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
-        let exempt = holding.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
-        let is_same = holding.iter().all(|limit| limit.exempt == exempt);
-        if !is_same {
+        let mut exempt = holding.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
+        if holding.iter().any(|limit| limit.exempt != exempt) {
             note("its limits exempt different networks: here they exempt none");
+            exempt.clear();
         }
         let mut limits = Vec::new();
         add_new(&mut limits, holding.iter().map(|holding| holding.limit.clone()));
@@ -240,7 +240,7 @@ impl ProxyConfig {
             // a route has to have an upstream, also where it refuses all requests
             upstreams: if rule.upstreams.is_empty() { any_upstream() } else { rule.upstreams.clone() },
             limits,
-            exempt: if is_same { exempt } else { Vec::new() },
+            exempt,
             access: own_access,
             rewrite: rewrite.clone(),
             more: more.clone(),
