@@ -211,7 +211,7 @@ impl Charged {
         };
         let [until_more, until_full] =
             [self.headroom.until_more, self.headroom.until_full].map(|until| until.max(time));
-        Self { decision, headroom: Headroom { remaining: Some(0), until_more, until_full, ..self.headroom } }
+        Self { decision, headroom: Headroom { remaining: Some(0), until_more, until_full } }
     }
 }
 

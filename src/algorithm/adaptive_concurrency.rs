@@ -247,12 +247,7 @@ impl Core for AdaptiveConcurrency {
             Some(state) if state.in_flight > 0 => self.slots(state).saturating_sub(state.in_flight),
             _ => self.max,
         };
-        Headroom {
-            remaining: Some(remaining.into()),
-            until_more: Nanos::ZERO,
-            until_full: Nanos::ZERO,
-            measured_rate: None,
-        }
+        Headroom { remaining: Some(remaining.into()), until_more: Nanos::ZERO, until_full: Nanos::ZERO }
     }
 
     /// A fresh key starts at `min`, so the state can be evicted whenever nothing is in flight.

@@ -61,7 +61,7 @@ pub enum Denial {
 }
 
 /// The headroom of a key between two requests; for headers, metrics and plots, never for decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Headroom {
     /// The largest whole cost that would be admitted now without a wait; `None` where there is no such number
     /// (a reservation that lets the next caller pay).
@@ -70,8 +70,6 @@ pub struct Headroom {
     pub until_more: Nanos,
     /// The time until `remaining` is as large as it gets; zero where it is.
     pub until_full: Nanos,
-    /// The algorithm's measured rate in tokens per its period, where it measures one (`exponential`).
-    pub measured_rate: Option<f64>,
 }
 
 impl Headroom {
@@ -79,7 +77,7 @@ impl Headroom {
     pub fn after_refund(self, cost: Cost, policy: Policy) -> Self {
         let remaining = self.remaining.map(|remaining| remaining.saturating_add(cost).min(policy.quota));
         match remaining == Some(policy.quota) {
-            true => Self { remaining, until_more: Nanos::ZERO, until_full: Nanos::ZERO, ..self },
+            true => Self { remaining, until_more: Nanos::ZERO, until_full: Nanos::ZERO },
             false => Self { remaining, ..self },
         }
     }

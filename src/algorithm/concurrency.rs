@@ -81,7 +81,6 @@ impl Core for Concurrency {
             remaining: Some(self.limit.saturating_sub(state.copied().unwrap_or(0))),
             until_more: Nanos::ZERO,
             until_full: Nanos::ZERO,
-            measured_rate: None,
         }
     }
 

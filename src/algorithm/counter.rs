@@ -81,7 +81,7 @@ impl Core for Counter {
         let current = state.filter(|state| state.is_open(now));
         let remaining = self.limit.saturating_sub(current.map_or(0, |state| state.used));
         let left = current.map_or(Nanos::ZERO, |state| state.left(now));
-        Headroom { remaining: Some(remaining), until_more: left, until_full: left, measured_rate: None }
+        Headroom { remaining: Some(remaining), until_more: left, until_full: left }
     }
 
     fn evictability(&self, state: &WindowUsage) -> Evictability {

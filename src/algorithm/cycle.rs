@@ -228,7 +228,6 @@ impl Core for Cycle {
             remaining: Some(self.burst.saturating_sub(current.used)),
             until_more: self.until(current, more, now),
             until_full: self.until(current, current.used.div_ceil(self.limit), now),
-            measured_rate: None,
         }
     }
 

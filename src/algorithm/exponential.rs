@@ -93,6 +93,11 @@ impl Exponential {
         share(x) * cost as f64 + (-x).exp() * rate
     }
 
+    /// The rate at `now`, zero for a fresh key.
+    pub(super) fn measured_rate(&self, state: Option<&RateEstimate>, now: Nanos) -> f64 {
+        state.map_or(0.0, |state| self.rate_after(state.rate, now.saturating_sub(state.last).get(), 0))
+    }
+
     /// The first whole nanosecond after a `rate` was measured at which `cost` measures at most `limit`.
     fn interval_until(&self, rate: f64, cost: Cost, limit: f64) -> u64 {
         let fits = |interval| self.rate_after(rate, interval, cost) <= limit;
@@ -255,7 +260,7 @@ impl Core for Exponential {
 
     /// Measures like an admitted request, up to 2⁶³ tokens per period: a debt is gone within 44 periods.
     fn debit_charge(&self, state: Option<RateEstimate>, cost: Cost, now: Nanos) -> Option<RateEstimate> {
-        let decayed = state.map_or(0.0, |state| self.rate_after(state.rate, now.saturating_sub(state.last).get(), 0));
+        let decayed = self.measured_rate(state.as_ref(), now);
         let most = MOST_OWED.max(decayed);
         let measured = self.measured(state.as_ref(), cost, now);
         Some(match measured.rate > most {
@@ -267,23 +272,16 @@ impl Core for Exponential {
     fn headroom(&self, state: Option<&RateEstimate>, now: Nanos) -> Headroom {
         let whole = self.whole_limit();
         let Some(measured) = state else {
-            return Headroom {
-                remaining: Some(whole),
-                until_more: Nanos::ZERO,
-                until_full: Nanos::ZERO,
-                measured_rate: Some(0.0),
-            };
+            return Headroom { remaining: Some(whole), until_more: Nanos::ZERO, until_full: Nanos::ZERO };
         };
         let x = self.periods(now.saturating_sub(measured.last).get());
-        let rate = (-x).exp() * measured.rate;
-        let near = ((self.limit - rate) / share(x)).clamp(0.0, self.limit) as u64;
+        let near = ((self.limit - self.measured_rate(state, now)) / share(x)).clamp(0.0, self.limit) as u64;
         let remaining = first_from(near.saturating_add(1), |cost| !self.fits(state, cost, now)).saturating_sub(1);
         let until = |cost| self.admitted_at(measured, cost).saturating_sub(now);
         Headroom {
             remaining: Some(remaining),
             until_more: if remaining < whole { until(remaining.saturating_add(1)) } else { Nanos::ZERO },
             until_full: until(whole),
-            measured_rate: Some(rate),
         }
     }
 

@@ -272,7 +272,7 @@ impl Core for QuotaLinear {
         };
         let until_more = self.wait(standing, remaining.saturating_add(1).min(self.limit), now);
         let until_full = self.wait(standing, self.limit, now);
-        Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
+        Headroom { remaining: Some(remaining), until_more, until_full }
     }
 
     fn evictability(&self, state: &Quota) -> Evictability {

@@ -121,6 +121,13 @@ impl Rule {
         }
     }
 
+    /// The rate that the algorithm measures, in tokens per its period; `None` where it measures none.
+    pub fn measured_rate(&self, state: Option<&State>, now: Nanos) -> Option<f64> {
+        let Self::Exponential(rule) = self else { return None };
+        let state = if let Some(State::Exponential(state)) = state { Some(state) } else { None };
+        Some(rule.measured_rate(state, now))
+    }
+
     /// The `denial` of a request of `cost` after a debit that left `state`: a client that waits as long as this says waits
     /// for the debited tokens too.
     pub fn after_debit(&self, denial: Decision, state: Option<&State>, cost: Cost, now: Nanos) -> Decision {

@@ -189,7 +189,7 @@ impl Core for Schedule {
                 self.nanos_ceil(ahead.saturating_add(next).saturating_sub(self.immediate))
             }
         };
-        Headroom { remaining: Some(remaining), until_more, until_full: self.nanos_ceil(ahead), measured_rate: None }
+        Headroom { remaining: Some(remaining), until_more, until_full: self.nanos_ceil(ahead) }
     }
 
     fn evictability(&self, state: &FineTime) -> Evictability {

@@ -168,7 +168,7 @@ impl Core for Sliding {
             Nanos::ZERO => Nanos::ZERO,
             _ => self.wait(log, gone, remaining.saturating_add(1).min(self.limit), now),
         };
-        Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
+        Headroom { remaining: Some(remaining), until_more, until_full }
     }
 
     fn evictability(&self, state: &Log) -> Evictability {

@@ -159,7 +159,7 @@ impl Core for SlidingWindow {
         let remaining = self.limit.saturating_sub(self.used(counts, now));
         let until_more = self.wait(counts, remaining.saturating_add(1).min(self.limit), now);
         let until_full = self.wait(counts, self.limit, now);
-        Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
+        Headroom { remaining: Some(remaining), until_more, until_full }
     }
 
     fn evictability(&self, state: &WindowCounts) -> Evictability {

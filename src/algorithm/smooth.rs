@@ -261,7 +261,7 @@ impl Core for Smooth {
     fn headroom(&self, state: Option<&Reserved>, now: Nanos) -> Headroom {
         let reserved = state.map(|state| state.next).filter(|next| *next > micros(now));
         let until = reserved.map_or(Nanos::ZERO, |next| nanos(next).saturating_sub(now));
-        Headroom { remaining: reserved.map(|_| 0), until_more: until, until_full: until, measured_rate: None }
+        Headroom { remaining: reserved.map(|_| 0), until_more: until, until_full: until }
     }
 
     fn evictability(&self, state: &Reserved) -> Evictability {

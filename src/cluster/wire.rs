@@ -20,10 +20,10 @@ use crate::units::{Cost, LimitKey, Nanos};
 
 /// The newest version of the protocol that this program speaks. Two gateways speak the version of the older one: the newer
 /// one knows it, and refuses versions older than [`OLDEST`].
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// The oldest version that this program still speaks. A release that raises it cannot be rolled out one gateway at a time.
-pub const OLDEST: u8 = 5;
+pub const OLDEST: u8 = 6;
 
 /// The maximum size of a frame on the wire, in bytes.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;

@@ -165,7 +165,7 @@ impl Verdict {
     pub fn of_banned(ruleset: &Ruleset, charges: &[Charge], (position, left): (usize, Nanos), now: Nanos) -> Self {
         let charged = charges.iter().enumerate().map(|(at, charge)| match at == position {
             true => {
-                let headroom = Headroom { remaining: Some(0), until_more: left, until_full: left, measured_rate: None };
+                let headroom = Headroom { remaining: Some(0), until_more: left, until_full: left };
                 Charged { decision: Decision::later(left), headroom }
             }
             false => {
@@ -364,7 +364,7 @@ mod tests {
                 visible: true,
                 decision: Decision::ADMIT,
                 policy: Policy { quota, window: None },
-                headroom: Headroom { remaining, until_more: Nanos::ZERO, until_full: Nanos::ZERO, measured_rate: None },
+                headroom: Headroom { remaining, until_more: Nanos::ZERO, until_full: Nanos::ZERO },
             };
             assert_eq!(standing.used_percent(), percent, "{remaining:?} of {quota}");
         }

@@ -39,6 +39,8 @@ pub struct RequestOutcome<'r> {
     pub decision: Decision,
     /// The headroom of the request's key after the request.
     pub headroom: Headroom,
+    /// The rate that the algorithm measures after the request, in tokens per its period.
+    pub measured_rate: Option<f64>,
     /// How long the upstream will take for the request, if a limit that holds a slot for that long admitted it.
     pub latency: Option<Nanos>,
     /// How many requests wait now, over all keys.
@@ -158,6 +160,7 @@ impl Run {
             }
         }
         let headroom = self.rule.headroom(cell.state.as_ref(), now);
+        let measured_rate = self.rule.measured_rate(cell.state.as_ref(), now);
         let remaining = headroom.remaining.map(|remaining| remaining.saturating_sub(self.subject.floor));
         if arrival.key.0 >= self.keys.len() {
             self.keys.resize(arrival.key.0 + 1, KeyState::default());
@@ -165,8 +168,14 @@ impl Run {
         if let Some(place) = self.keys.get_mut(arrival.key.0) {
             *place = cell;
         }
-        let headroom = Headroom { remaining, ..headroom };
-        Ok(RequestOutcome { decision, headroom, latency, waiting: self.waiting.len(), passes: &self.passes })
+        Ok(RequestOutcome {
+            decision,
+            headroom: Headroom { remaining, ..headroom },
+            measured_rate,
+            latency,
+            waiting: self.waiting.len(),
+            passes: &self.passes,
+        })
     }
 
     /// Ends the traffic: all requests that still wait pass, in order.

@@ -74,7 +74,7 @@ impl Series {
             Decision::Admit { wait } => (Some(wait), 0),
             Decision::Deny(_) => (None, arrival.cost),
         };
-        let level = match (outcome.headroom.measured_rate, outcome.headroom.remaining) {
+        let level = match (outcome.measured_rate, outcome.headroom.remaining) {
             (Some(rate), _) => Some((LevelKind::MeasuredRate, rate)),
             (None, remaining) => remaining.map(|remaining| (LevelKind::Remaining, tokens(remaining))),
         };

@@ -241,7 +241,7 @@ mod tests {
             visible: true,
             decision: Decision::ADMIT,
             policy: Policy { quota: 5, window: None },
-            headroom: Headroom { remaining, until_more, until_full: until_more, measured_rate: None },
+            headroom: Headroom { remaining, until_more, until_full: until_more },
         };
         let written = |remaining, until_more, age| {
             let mut value = Vec::new();

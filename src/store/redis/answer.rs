@@ -287,12 +287,8 @@ fn key_state(bucket: &Bucket<'_>, text: &str) -> Option<KeyState> {
         retry_after => Some(Nanos::new(retry_after.parse().ok()?)),
     };
     let mut number = || words.next()?.parse().ok();
-    let headroom = Headroom {
-        remaining: Some(number()?),
-        until_more: Nanos::new(number()?),
-        until_full: Nanos::new(number()?),
-        measured_rate: None,
-    };
+    let headroom =
+        Headroom { remaining: Some(number()?), until_more: Nanos::new(number()?), until_full: Nanos::new(number()?) };
     let counted = number()?;
     words.next().is_none().then_some(KeyState::Log { retry_after, counted, headroom })
 }
