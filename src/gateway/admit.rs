@@ -6,18 +6,17 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::algorithm::{Decision, Denial};
 use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::awaited_body::{AwaitedBody, BodyFields, BodySource};
 use crate::gateway::caller::{self, Caller};
+use crate::gateway::charging::QueueWait;
 use crate::gateway::cost_meter::CostMeter;
 use crate::gateway::facts::{Head, Refused, Target};
 use crate::gateway::identify::Identity;
-use crate::gateway::queue::{self, QueuePlace};
-use crate::gateway::request_context::{Admission, RequestContext};
+use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
-use crate::gateway::{attempts, bans, charging, denials, early, own_usage, trace};
+use crate::gateway::{attempts, charging, denials, early, own_usage, trace};
 use crate::http::body::Framing;
 use crate::http::service::{Exchange as _, IncomingBody};
 use crate::panics::failpoint;
@@ -26,7 +25,7 @@ use crate::ruleset::key::{Facts, KeyHasher};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::{AccessLog, ListenerService, Ruleset};
-use crate::units::{LimitKey, Nanos};
+use crate::units::LimitKey;
 
 /// Decides whether a request may pass whose `body` follows its head, framed like this, and makes the request wait if it has
 /// to. `Err` is the response to a request that may not pass.
@@ -222,14 +221,7 @@ fn read_target(head: &Head<'_>, ruleset: &Ruleset) -> Result<Target, Answer> {
     }
 }
 
-/// The wait of an admitted request, and its places in the queues of the limits that delay it.
-pub(super) struct QueueWait {
-    wait: Nanos,
-    places: Vec<QueuePlace>,
-}
-
-/// Makes `charges`, those under the limits that do not depend on the body of a request. The marks and waits of these limits
-/// are for all its limits to decide.
+/// Makes `charges`, those under the limits that do not depend on the body of a request.
 async fn charge_head_limits(
     context: &mut RequestContext,
     caller: &Caller,
@@ -238,17 +230,11 @@ async fn charge_head_limits(
 ) -> Result<(), Answer> {
     let (Some(route), false) = (context.route, charges.is_empty()) else { return Ok(()) };
     let cost_meter = CostMeter::new(&context.active.ruleset, charges, &facts(context, head)?);
-    let mut resolved = ResolvedCharges { charges: charges.to_vec(), cost_meter, body: None };
-    let denied = match charge(context, route, &mut resolved).await {
-        Ok(now) if context.verdict.is_denied() => conclude(context, route, now).await.map(drop),
-        Ok(at) => {
-            context.admission = Admission::PartlyCharged { at, route };
-            return Ok(());
-        }
-        Err(answer) => Err(answer),
-    };
-    record_outcome(context, caller, head, None);
-    denied
+    let charged = charging::charge_ahead(context, route, charges.to_vec(), cost_meter).await;
+    if charged.is_err() {
+        record_outcome(context, caller, head, None);
+    }
+    charged
 }
 
 /// Charges a request of `caller` under all its limits, and holds it back until its turn.
@@ -256,12 +242,12 @@ async fn charge_and_wait(
     context: &mut RequestContext,
     caller: &Caller,
     head: &Head<'_>,
-    mut resolved_charges: ResolvedCharges,
+    ResolvedCharges { charges, cost_meter, body }: ResolvedCharges,
 ) -> Result<(), Answer> {
-    let turn = decide(context, &mut resolved_charges).await;
-    record_outcome(context, caller, head, resolved_charges.body.as_ref().and_then(BodyFields::known));
+    let turn = decide(context, charges, cost_meter).await;
+    record_outcome(context, caller, head, body.as_ref().and_then(BodyFields::known));
     match turn? {
-        Some(turn) => Box::pin(wait_for(turn, context)).await,
+        Some(turn) => Box::pin(charging::wait_for(turn, context)).await,
         None => Ok(()),
     }
 }
@@ -279,113 +265,19 @@ fn record_outcome(context: &RequestContext, caller: &Caller, head: &Head<'_>, bo
 /// Charges the request under all its limits, and counts the outcome.
 async fn decide(
     context: &mut RequestContext,
-    resolved_charges: &mut ResolvedCharges,
+    charges: Vec<Charge>,
+    cost_meter: Option<Box<CostMeter>>,
 ) -> Result<Option<QueueWait>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
-    let active = Rc::clone(&context.active);
     if context.bypassed {
-        active.meters.observe_bypass(route, context.plan);
+        context.active.meters.observe_bypass(route, context.plan);
     }
-    if resolved_charges.charges.is_empty() {
+    if charges.is_empty() {
         charging::refund_early(context);
         return Ok(None);
     }
-    let now = charge(context, route, resolved_charges).await?;
-    conclude(context, route, now).await
-}
-
-/// Makes the charges that are due now. `Err`: a limit cannot be checked, and denies in this case.
-async fn charge(
-    context: &mut RequestContext,
-    route: RouteId,
-    ResolvedCharges { charges, cost_meter, .. }: &mut ResolvedCharges,
-) -> Result<Nanos, Answer> {
-    let active = Rc::clone(&context.active);
-    let now = context.gateway.time().now();
-    if charging::deny_banned(context, charges, now) {
-        return Ok(now);
-    }
-    let receipt = match charging::charge_in_memory(context, charges, now) {
-        Some(receipt) => receipt,
-        // this future is large, and moves with every future that contains it
-        None => Box::pin(charging::charge_all(context, charges, now)).await,
-    };
-    (context.charged_at, context.cost_meter) = (now, cost_meter.take());
-    context.verdict.set(&active.ruleset, charges, &receipt.charged);
-    context.charges = std::mem::take(charges);
-    charging::observe(context, route, &receipt)?;
-    Ok(now)
-}
-
-/// Acts on the verdict on a request that was charged at `now`. `Err` is the response to a request that may not pass.
-pub(super) async fn conclude(
-    context: &mut RequestContext,
-    route: RouteId,
-    now: Nanos,
-) -> Result<Option<QueueWait>, Answer> {
-    let active = Rc::clone(&context.active);
-    let places = match context.verdict.outcome {
-        Decision::Admit { .. } => {
-            // from here on the charges are refunded if the request ends before it has passed
-            context.admission = Admission::Pending;
-            failpoint("charged");
-            take_places(context, now)
-        }
-        Decision::Deny(_) => {
-            queue::await_places(&active.queues, &mut context.verdict, now);
-            Vec::new()
-        }
-    };
-    charging::charge_candidate(context, now).await;
-    context.attempts.diverted = context.verdict.divert_upstream(&active.ruleset);
-    if context.attempts.diverted.is_some() {
-        // the chosen node belongs to the route's own upstream
-        context.attempts.chosen = None;
-    }
-    // a ban decides which limit denies, and for how long
-    bans::record_denials(context, now);
-    let plan_of = |position| context.plan_of(position);
-    active.meters.observe_verdict(route, plan_of, &context.charges, &context.verdict);
-    match context.verdict.outcome {
-        Decision::Deny(_) => Err(Answer::Limited),
-        Decision::Admit { wait: Nanos::ZERO } => {
-            context.admission = Admission::Passed { at: now };
-            Ok(None)
-        }
-        Decision::Admit { wait } => Ok(Some(QueueWait { wait, places })),
-    }
-}
-
-/// Takes a place in the queue of every limit that makes an admitted request wait. If a queue is full, the request is denied,
-/// and its charges are refunded.
-fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
-    match queue::enter_all(&context.active.queues, &context.verdict, now) {
-        Ok(places) => places,
-        Err(full) => {
-            context.refund_as_denied(now);
-            context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
-            context.verdict.await_kept_charges(&context.active.ruleset, &context.charges);
-            Vec::new()
-        }
-    }
-}
-
-/// Holds the request back, at most until its deadline. A client that goes away meanwhile drops this future, and the charges
-/// are refunded.
-pub(super) async fn wait_for(
-    QueueWait { wait, places }: QueueWait,
-    context: &mut RequestContext,
-) -> Result<(), Answer> {
-    let now = context.gateway.time().now();
-    let left = context.timing().due.map_or(Nanos::MAX, |due| due.saturating_sub(now));
-    tokio::time::sleep(wait.min(left).to_duration()).await;
-    failpoint("waiting");
-    if wait > left {
-        return Err(Answer::UpstreamTimeout);
-    }
-    drop(places);
-    context.admission = Admission::Passed { at: context.gateway.time().now() };
-    Ok(())
+    let now = charging::charge(context, route, charges, cost_meter).await?;
+    charging::conclude(context, route, now).await
 }
 
 /// The methods that upstreams may serve, as far as the gateway knows (RFC 9110, section 9.3; RFC 5789).

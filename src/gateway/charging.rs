@@ -1,34 +1,156 @@
-//! How a request is charged: under all its limits or none, whether some of them were charged early or not.
+//! How a request is charged: under all its limits or none, whether some of them were charged early or not; and the acts on the
+//! verdict.
 
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
+use crate::algorithm::{Decision, Denial};
 use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Refund};
+use crate::gateway::cost_meter::CostMeter;
+use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
-use crate::gateway::{WorkerConfig, WorkerGateway};
+use crate::gateway::{WorkerConfig, WorkerGateway, bans};
+use crate::http::service::Exchange as _;
+use crate::panics::failpoint;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::Verdict;
 use crate::store::Receipt;
 use crate::units::Nanos;
 
+/// The wait of an admitted request, and its places in the queues of the limits that delay it.
+pub(super) struct QueueWait {
+    wait: Nanos,
+    places: Vec<QueuePlace>,
+}
+
+/// Makes `charges`, those of a request for `route` that are due now, and sets the verdict. `Err`: a limit cannot be checked, and
+/// denies in this case.
+pub(super) async fn charge(
+    context: &mut RequestContext,
+    route: RouteId,
+    mut charges: Vec<Charge>,
+    cost_meter: Option<Box<CostMeter>>,
+) -> Result<Nanos, Answer> {
+    let active = Rc::clone(&context.active);
+    let now = context.gateway.time().now();
+    if deny_banned(context, &mut charges, now) {
+        return Ok(now);
+    }
+    let receipt = match charge_in_memory(context, &mut charges, now) {
+        Some(receipt) => receipt,
+        // this future is large, and moves with every future that contains it
+        None => Box::pin(charge_all(context, &mut charges, now)).await,
+    };
+    (context.charged_at, context.cost_meter) = (now, cost_meter);
+    context.verdict.set(&active.ruleset, &charges, &receipt.charged);
+    context.charges = charges;
+    observe(context, route, &receipt)?;
+    Ok(now)
+}
+
+/// Makes `charges`, those under the limits of a request for `route` that decide ahead of the others. `Err` is the response if one
+/// of them denies; the marks and waits of these limits are for all its limits to decide.
+pub(super) async fn charge_ahead(
+    context: &mut RequestContext,
+    route: RouteId,
+    charges: Vec<Charge>,
+    cost_meter: Option<Box<CostMeter>>,
+) -> Result<(), Answer> {
+    let now = charge(context, route, charges, cost_meter).await?;
+    if context.verdict.is_denied() {
+        return conclude(context, route, now).await.map(drop);
+    }
+    context.admission = Admission::PartlyCharged { at: now, route };
+    Ok(())
+}
+
+/// Acts on the verdict on a request that was charged at `now`. `Err` is the response to a request that may not pass.
+pub(super) async fn conclude(
+    context: &mut RequestContext,
+    route: RouteId,
+    now: Nanos,
+) -> Result<Option<QueueWait>, Answer> {
+    let active = Rc::clone(&context.active);
+    let places = match context.verdict.outcome {
+        Decision::Admit { .. } => {
+            // from here on the charges are refunded if the request ends before it has passed
+            context.admission = Admission::Pending;
+            failpoint("charged");
+            take_places(context, now)
+        }
+        Decision::Deny(_) => {
+            queue::await_places(&active.queues, &mut context.verdict, now);
+            Vec::new()
+        }
+    };
+    charge_candidate(context, now).await;
+    context.attempts.diverted = context.verdict.divert_upstream(&active.ruleset);
+    if context.attempts.diverted.is_some() {
+        // the chosen node belongs to the route's own upstream
+        context.attempts.chosen = None;
+    }
+    // a ban decides which limit denies, and for how long
+    bans::record_denials(context, now);
+    let plan_of = |position| context.plan_of(position);
+    active.meters.observe_verdict(route, plan_of, &context.charges, &context.verdict);
+    match context.verdict.outcome {
+        Decision::Deny(_) => Err(Answer::Limited),
+        Decision::Admit { wait: Nanos::ZERO } => {
+            context.admission = Admission::Passed { at: now };
+            Ok(None)
+        }
+        Decision::Admit { wait } => Ok(Some(QueueWait { wait, places })),
+    }
+}
+
+/// Takes a place in the queue of every limit that makes an admitted request wait. If a queue is full, the request is denied,
+/// and its charges are refunded.
+fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
+    match queue::enter_all(&context.active.queues, &context.verdict, now) {
+        Ok(places) => places,
+        Err(full) => {
+            context.refund_as_denied(now);
+            context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+            context.verdict.await_kept_charges(&context.active.ruleset, &context.charges);
+            Vec::new()
+        }
+    }
+}
+
+/// Holds the request back, at most until its deadline. A client that goes away meanwhile drops this future, and the charges
+/// are refunded.
+pub(super) async fn wait_for(
+    QueueWait { wait, places }: QueueWait,
+    context: &mut RequestContext,
+) -> Result<(), Answer> {
+    let now = context.gateway.time().now();
+    let left = context.timing().due.map_or(Nanos::MAX, |due| due.saturating_sub(now));
+    tokio::time::sleep(wait.min(left).to_duration()).await;
+    failpoint("waiting");
+    if wait > left {
+        return Err(Answer::UpstreamTimeout);
+    }
+    drop(places);
+    context.admission = Admission::Passed { at: context.gateway.time().now() };
+    Ok(())
+}
+
 /// Makes `charges`, all the charges of a request, if nothing has to be waited for and none of them is made yet; otherwise
 /// nothing.
-pub(super) fn charge_in_memory(context: &RequestContext, charges: &mut [Charge], now: Nanos) -> Option<Receipt> {
+fn charge_in_memory(context: &RequestContext, charges: &mut [Charge], now: Nanos) -> Option<Receipt> {
     let is_first = context.charges.is_empty();
     is_first.then(|| context.gateway.store.charge_in_memory(&context.active.binding, charges, now))?
 }
 
 /// Makes `charges`, all the charges of a request, as far as they are not made yet, and refunds earlier charges that are not
 /// among them. If a limit denies, the request is charged nothing.
-pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
-    let active = Rc::clone(&context.active);
-    let gateway = context.gateway.clone();
-    if context.charges.is_empty() {
-        return gateway.store.charge(&active.binding, charges, now).await;
+async fn charge_all(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
+    match context.charges.is_empty() {
+        true => context.gateway.store.charge(&context.active.binding, charges, now).await,
+        false => charge_remaining(context, charges, now).await,
     }
-    charge_remaining(context, charges, now).await
 }
 
 /// Denies a request if one of its keys is banned, and returns whether it does. Such a request is charged nothing.
@@ -89,7 +211,7 @@ pub(super) fn observe(context: &mut RequestContext, route: RouteId, receipt: &Re
 }
 
 /// Charges the candidate that would have admitted a denied request, so that it continues as if it were in force.
-pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
+async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
     let candidate = context.verdict.candidate_to_charge(&context.active.ruleset, &context.charges);
     if candidate.is_empty() {
         return;

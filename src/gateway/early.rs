@@ -12,16 +12,15 @@ use std::rc::Rc;
 use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::caller::Caller;
-use crate::gateway::charging::{charge_candidate, deny_banned, observe, refund_early};
+use crate::gateway::charging::refund_early;
 use crate::gateway::cost_meter::CostMeter;
 use crate::gateway::identify::{self, Identity};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
-use crate::gateway::{bans, denials};
+use crate::gateway::{charging, denials};
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, LimitHashers};
 use crate::ruleset::matcher::{Route, RouteId};
-use crate::ruleset::verdict::Verdict;
 
 /// Identifies the customer whose credential a request for `route` carries. If a look-up has to be waited for, the request is
 /// charged under the early limits first; `Err` is the response that it gets instead.
@@ -99,7 +98,7 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     };
     context.is_early_charged = true;
     let (route, hashers) = (ruleset.matcher.route(id), &active.hashers);
-    let mut charges = match context.route {
+    let charges = match context.route {
         Some(_) => Caller::early_charges(ruleset, route, facts, hashers)?,
         // only the usage page is charged without a route of its own
         None => usage_charges(ruleset, route, facts, hashers),
@@ -107,22 +106,10 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     if charges.is_empty() {
         return Ok(());
     }
-    let now = context.gateway.time().now();
-    if !deny_banned(context, &mut charges, now) {
-        let receipt = context.gateway.store.charge(&active.binding, &mut charges, now).await;
-        context.charged_at = now;
-        context.verdict = Verdict::new(ruleset, &charges, &receipt.charged);
-        context.cost_meter = CostMeter::new(ruleset, &charges, facts);
-        context.charges = charges;
-        observe(context, id, &receipt)?;
+    let cost_meter = CostMeter::new(ruleset, &charges, facts);
+    let charged = charging::charge_ahead(context, id, charges, cost_meter).await;
+    if charged == Err(Answer::Limited) {
+        denials::record(context, route, &facts, &Caller::UNKNOWN);
     }
-    if !context.verdict.is_denied() {
-        context.admission = Admission::PartlyCharged { at: now, route: id };
-        return Ok(());
-    }
-    charge_candidate(context, now).await;
-    bans::record_denials(context, now);
-    active.meters.observe_verdict(id, |_| context.plan, &context.charges, &context.verdict);
-    denials::record(context, route, &facts, &Caller::UNKNOWN);
-    Err(Answer::Limited)
+    charged
 }

@@ -15,7 +15,7 @@ use crate::fields::Fields;
 use crate::gateway::queue::Queue;
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
-use crate::gateway::{admit, charging, denials, forward};
+use crate::gateway::{charging, denials, forward};
 use crate::http::head::RequestHead;
 use crate::http::service::Response;
 use crate::ruleset::domains::{Domain, Hits};
@@ -201,7 +201,7 @@ async fn charge(context: &mut RequestContext, route: RouteId, mut charges: Vec<C
     let now = gateway.time().now();
     context.charged_at = now;
     if charges.is_empty() || charging::deny_banned(context, &mut charges, now) {
-        return admit::conclude(context, route, now).await.map(drop);
+        return charging::conclude(context, route, now).await.map(drop);
     }
     let mut receipt = gateway.store.charge(&active.binding, &mut charges, now).await;
     let is_charged = !receipt.is_denied(&charges);
@@ -220,8 +220,8 @@ async fn charge(context: &mut RequestContext, route: RouteId, mut charges: Vec<C
         // a question that takes no hit can be denied after the store has admitted all
         context.refund_as_denied(now);
     }
-    match admit::conclude(context, route, now).await? {
-        Some(turn) => Box::pin(admit::wait_for(turn, context)).await,
+    match charging::conclude(context, route, now).await? {
+        Some(turn) => Box::pin(charging::wait_for(turn, context)).await,
         None => Ok(()),
     }
 }
