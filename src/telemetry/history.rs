@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use parking_lot::Mutex;
 
 use crate::ruleset::Ruleset;
-use crate::telemetry::meters::{Meters, RequestTotals, Total};
+use crate::telemetry::meters::{Counted, Meters, RequestTotals, Total};
 use crate::telemetry::series::NamedSeries;
 use crate::units::Nanos;
 
@@ -90,25 +90,18 @@ impl History {
         }
         let is_first = samples.len() == 1;
         meters.totals(|total| {
-            let counts = counts_of(&total);
             let new = || LastTotals { labels: labels_of(&total), totals: RequestTotals::default() };
             let before = &mut last_totals.entry(hash_of(&total)).or_insert_with(new).totals;
-            let increase = counts.since(*before);
-            *before = before.most(counts);
-            if is_first || increase == RequestTotals::default() {
+            let increase = total.counts.since(*before);
+            *before = before.most(total.counts);
+            if is_first {
                 return;
             }
-            match total {
-                Total::Answers { route, .. } => routes.add(route, *number, increase),
-                Total::Outcomes { route, limit, denies, .. } => {
-                    let over = if denies { increase.over } else { 0 };
-                    routes.add(
-                        route,
-                        *number,
-                        RequestTotals { over, delayed: increase.delayed, ..RequestTotals::default() },
-                    );
-                    limits.add(limit, *number, increase);
-                }
+            let over = if total.denies { increase.over } else { 0 };
+            let of_route = RequestTotals { admitted: 0, over, bypassed: 0, unknown: 0, ..increase };
+            routes.add(total.route, *number, of_route);
+            if let Counted::Outcomes { limit, .. } = total.counted {
+                limits.add(limit, *number, increase);
             }
         });
         let oldest = number.saturating_sub(MAX_SAMPLES as u64);
@@ -189,19 +182,10 @@ impl IncreaseSeries {
     }
 }
 
-fn counts_of(total: &Total<'_>) -> RequestTotals {
-    match *total {
-        Total::Answers { code, count, .. } => {
-            RequestTotals { answered: count, failed: if code >= 500 { count } else { 0 }, ..RequestTotals::default() }
-        }
-        Total::Outcomes { counts, .. } => counts,
-    }
-}
-
 fn labels_of(total: &Total<'_>) -> Vec<(&'static str, String)> {
-    let labels = match *total {
-        Total::Answers { route, .. } => vec![("route", route)],
-        Total::Outcomes { route, limit, plan, .. } => vec![("route", route), ("limit", limit), ("plan", plan)],
+    let labels = match total.counted {
+        Counted::Answers(_) => vec![("route", total.route)],
+        Counted::Outcomes { limit, plan } => vec![("route", total.route), ("limit", limit), ("plan", plan)],
     };
     labels.into_iter().map(|(label, name)| (label, name.to_owned())).collect()
 }
@@ -209,9 +193,6 @@ fn labels_of(total: &Total<'_>) -> Vec<(&'static str, String)> {
 /// The hash of all names of a meter.
 fn hash_of(total: &Total<'_>) -> u64 {
     let mut hash = DefaultHasher::new();
-    match total {
-        Total::Answers { route, code, .. } => (route, code).hash(&mut hash),
-        Total::Outcomes { route, limit, plan, .. } => (route, limit, plan).hash(&mut hash),
-    }
+    (total.route, total.counted).hash(&mut hash);
     hash.finish()
 }

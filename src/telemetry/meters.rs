@@ -21,7 +21,7 @@ mod route;
 mod totals;
 
 pub use route::RouteMeters;
-pub use totals::{RequestTotals, Total};
+pub use totals::{Counted, RequestTotals, Total};
 
 use grid::{Grid, LazyMetric};
 use route::Outcomes;

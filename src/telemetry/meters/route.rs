@@ -8,7 +8,7 @@ use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::Verdict;
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::grid::{Grid, LazyMetric};
-use crate::telemetry::meters::totals::{RequestTotals, Total};
+use crate::telemetry::meters::totals::{Counted, RequestTotals, Total};
 use crate::telemetry::meters::{bans, delays, over};
 use crate::telemetry::striped::{HotCounter, HotGauge, HotHistogram};
 use crate::units::Nanos;
@@ -112,7 +112,10 @@ impl RouteMeters {
     pub(super) fn each_answer(&self, each: &mut impl FnMut(Total<'_>)) {
         let mut place = &self.codes;
         while let Some(at) = place.get() {
-            each(Total::Answers { route: &self.name, code: at.code, count: at.counter.get() });
+            let answered = at.counter.get();
+            let failed = if at.code >= 500 { answered } else { 0 };
+            let counts = RequestTotals { answered, failed, ..RequestTotals::default() };
+            each(Total { route: &self.name, counted: Counted::Answers(at.code), denies: false, counts });
             place = &at.next;
         }
     }

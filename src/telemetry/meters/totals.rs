@@ -21,30 +21,30 @@ pub struct RequestTotals {
     pub unknown: u64,
 }
 
-/// A counter's total so far.
+/// What one meter has counted so far.
 #[derive(Clone, Copy, Debug)]
-pub enum Total<'m> {
-    /// The responses of a route with one status.
-    Answers {
-        /// The route's name.
-        route: &'m str,
-        /// The status.
-        code: u16,
-        /// The number of responses.
-        count: u64,
-    },
-    /// The outcomes of one route's and plan's requests under a limit.
+pub struct Total<'m> {
+    /// The route's name.
+    pub route: &'m str,
+    /// The requests of the route that the meter counts.
+    pub counted: Counted<'m>,
+    /// Whether the limit that they are over denies them.
+    pub denies: bool,
+    /// The number of requests by outcome.
+    pub counts: RequestTotals,
+}
+
+/// The requests of a route that a meter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Counted<'m> {
+    /// Those that were answered with this status.
+    Answers(u16),
+    /// Those of a plan under a limit.
     Outcomes {
-        /// The route's name.
-        route: &'m str,
         /// The limit's name.
         limit: &'m str,
         /// The plan's name.
         plan: &'m str,
-        /// Whether the limit denies requests over it.
-        denies: bool,
-        /// The number of requests by outcome.
-        counts: RequestTotals,
     },
 }
 
@@ -88,13 +88,9 @@ impl Meters {
             meters.each_answer(&mut each);
             for (place, plan, outcomes) in meters.outcomes.made() {
                 let limit = &self.ruleset.limits[route.limits[place].0];
-                each(Total::Outcomes {
-                    route: &route.name,
-                    limit: &limit.name,
-                    plan: plan_name(&self.ruleset, plan),
-                    denies: limit.enforces(),
-                    counts: outcomes.counts(),
-                });
+                let counted = Counted::Outcomes { limit: &limit.name, plan: plan_name(&self.ruleset, plan) };
+                let (denies, counts) = (limit.enforces(), outcomes.counts());
+                each(Total { route: &route.name, counted, denies, counts });
             }
         }
     }
