@@ -39,15 +39,8 @@ impl ClusterListener {
 impl Service for ClusterListener {
     async fn start_service(&mut self, _: Option<ListenFds>, _: ShutdownWatch, _: usize) {
         let Some(cluster) = self.store.cluster() else { return };
-        let listeners: io::Result<Vec<_>> = self
-            .listeners
-            .drain(..)
-            .filter_map(|listener| match listener {
-                Socket::Tcp(listener) => Some(tokio::net::TcpListener::from_std(listener).map(Arc::new)),
-                Socket::Unix(..) => None,
-            })
-            .collect();
-        let listeners = match listeners {
+        let listener = |socket: Socket| tokio::net::TcpListener::from_std(socket.into_tcp()).map(Arc::new);
+        let listeners = match self.listeners.drain(..).map(listener).collect::<io::Result<Vec<_>>>() {
             Ok(listeners) => listeners,
             Err(error) => {
                 tracing::error!(%error, "cannot accept connections of other gateways; this gateway does not become ready");

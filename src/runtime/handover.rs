@@ -287,7 +287,7 @@ fn socket(stream: &UnixStream) -> io::Result<Socket> {
         _ => Vec::new(),
     });
     let owner = if byte == [SUPERVISED_SOCKET] { FileOwner::Supervisor } else { FileOwner::Gateway };
-    Socket::of(descriptors.next().ok_or(ErrorKind::UnexpectedEof)?, owner)
+    Ok(Socket::new(descriptors.next().ok_or(ErrorKind::UnexpectedEof)?, owner))
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //! the gateway restarts.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 
 use listenfd::ListenFd;
 
@@ -33,8 +34,9 @@ impl Inherited {
         let count = handed.len();
         let mut listener = |position| {
             // each `take` checks the kind of the socket, and leaves a socket of another kind in place
-            let tcp = handed.take_tcp_listener(position).map(|socket| socket.map(Socket::Tcp));
-            let unix = |socket| Socket::Unix(socket, FileOwner::Supervisor);
+            let tcp = |socket: TcpListener| Socket::new(socket, FileOwner::Gateway);
+            let tcp = handed.take_tcp_listener(position).map(|socket| socket.map(tcp));
+            let unix = |socket: UnixListener| Socket::new(socket, FileOwner::Supervisor);
             match tcp.or_else(|_| handed.take_unix_listener(position).map(|socket| socket.map(unix))) {
                 Ok(listener) => listener,
                 Err(error) => {

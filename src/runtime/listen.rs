@@ -6,7 +6,7 @@
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -41,8 +41,8 @@ pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
 }
 
 /// `count` sockets on `address`, among which the system spreads connections; a single socket does not share its address.
-pub(super) fn open(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
-    let mut listeners = Vec::with_capacity(count);
+pub(super) fn open(mut address: SocketAddr, count: usize) -> io::Result<Vec<Socket>> {
+    let mut sockets = Vec::with_capacity(count);
     for _ in 0..count {
         let socket = unbound(address)?;
         if count > 1 {
@@ -50,19 +50,18 @@ pub(super) fn open(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
         }
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
-        let listener = TcpListener::from(socket);
         // if the system chooses the port, the further sockets use the same one
-        address = listener.local_addr()?;
-        listeners.push(listener);
+        address = socket.local_addr()?.as_socket().unwrap_or(address);
+        sockets.push(Socket::new(socket, FileOwner::Gateway));
     }
-    Ok(listeners)
+    Ok(sockets)
 }
 
 /// Sockets at `endpoint` for `count` services; at a path in the file system, one socket for all services.
 pub(super) fn open_at(endpoint: &Endpoint, count: usize) -> io::Result<Vec<Socket>> {
     match endpoint {
-        Endpoint::Inet(address) => Ok(open(*address, count)?.into_iter().map(Socket::Tcp).collect()),
-        Endpoint::Path(at) => Ok(vec![Socket::Unix(open_path(at)?, FileOwner::Gateway)]),
+        Endpoint::Inet(address) => open(*address, count),
+        Endpoint::Path(at) => Ok(vec![open_path(at)?]),
     }
 }
 
@@ -91,7 +90,8 @@ fn unbound(address: SocketAddr) -> io::Result<Socket2> {
 /// A service that runs applications on their sockets, in a thread of its own.
 pub(super) struct AppListener<A> {
     name: String,
-    listeners: Vec<(Socket, Arc<A>)>,
+    listeners: Vec<Socket>,
+    app: Arc<A>,
     gate: Arc<AcceptGate>,
     accepts_until: AcceptsUntil,
 }
@@ -114,24 +114,20 @@ impl<A> AppListener<A> {
         gate: Arc<AcceptGate>,
         accepts_until: AcceptsUntil,
     ) -> Self {
-        let app = Arc::new(app);
-        let listeners = listeners.into_iter().map(|listener| (listener, Arc::clone(&app))).collect();
-        Self { name, listeners, gate, accepts_until }
+        Self { name, listeners, app: Arc::new(app), gate, accepts_until }
     }
 }
 
 #[async_trait]
 impl<A: ServerApp + Send + Sync + 'static> Service for AppListener<A> {
     async fn start_service(&mut self, _: Option<ListenFds>, shutdown: ShutdownWatch, _: usize) {
-        let listeners = self.listeners.drain(..);
-        let listeners = listeners.map(|(listener, app)| Ok((Acceptor::new(listener)?, app)));
-        let listeners: io::Result<Vec<_>> = listeners.collect();
-        match listeners {
+        match self.listeners.drain(..).map(Acceptor::new).collect::<io::Result<Vec<_>>>() {
             Ok(listeners) => {
                 let mut accepting = JoinSet::new();
                 let accepts_until = self.accepts_until;
-                for (listener, app) in listeners {
+                for listener in listeners {
                     let (listener, gate, shutdown) = (Arc::new(listener), Arc::clone(&self.gate), shutdown.clone());
+                    let app = Arc::clone(&self.app);
                     accepting.spawn(restart_on_panic(move || {
                         let (app, shutdown) = (Arc::clone(&app), shutdown.clone());
                         let serve = move |socket, arriving| {
@@ -270,9 +266,8 @@ mod tests {
         }
     }
 
-    fn echo(listener: TcpListener, gate: &Arc<AcceptGate>) -> AppListener<Echo> {
-        let listeners = vec![Socket::Tcp(listener)];
-        AppListener::new("echo".to_owned(), listeners, Echo, Arc::clone(gate), AcceptsUntil::Stop)
+    fn echo(listener: Socket, gate: &Arc<AcceptGate>) -> AppListener<Echo> {
+        AppListener::new("echo".to_owned(), vec![listener], Echo, Arc::clone(gate), AcceptsUntil::Stop)
     }
 
     fn gate(services: usize) -> (Arc<AcceptGate>, Arc<ManualClock>) {
@@ -286,7 +281,7 @@ mod tests {
     fn an_address_in_use_is_an_error() {
         let in_use = |result: io::Result<()>| result.is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
         for holders in [open(ANY, 1).unwrap(), open(ANY, 2).unwrap()] {
-            let address = holders[0].local_addr().unwrap();
+            let address = holders[0].inet().unwrap();
             assert!(in_use(probe(address)));
             assert!(in_use(open(address, 1).map(drop)));
             drop(holders);
@@ -297,11 +292,13 @@ mod tests {
     #[test]
     fn shared_sockets_are_on_one_port_and_each_gets_connections() {
         let listeners = open(ANY, 2).unwrap();
-        let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+        let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.inet().unwrap()).collect();
         assert_eq!(addresses[0], addresses[1]);
         let clients: Vec<TcpStream> = (0..128).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
-        let got: Vec<usize> =
-            listeners.iter().map(|listener| listener.incoming().map_while(Result::ok).count()).collect();
+        let got: Vec<usize> = listeners
+            .into_iter()
+            .map(|listener| listener.into_tcp().incoming().map_while(Result::ok).count())
+            .collect();
         assert_eq!(got.iter().sum::<usize>(), clients.len());
         assert!(got.iter().all(|got| *got > 0), "{got:?}");
     }
@@ -309,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_from_before_the_start_is_served() {
         let listener = open(ANY, 1).unwrap().remove(0);
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut client = TcpStream::connect(listener.inet().unwrap()).unwrap();
         let (gate, _) = gate(2);
         let (_stop, shutdown) = watch::channel(false);
         let mut service = echo(listener, &gate);
@@ -334,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn connections_wait_during_a_pause() {
         let listener = open(ANY, 1).unwrap().remove(0);
-        let address = listener.local_addr().unwrap();
+        let address = listener.inet().unwrap();
         let (gate, _) = gate(1);
         let (_stop, shutdown) = watch::channel(false);
         let mut service = echo(listener, &gate);
@@ -357,8 +354,7 @@ mod tests {
     #[test]
     fn each_service_gets_a_socket_and_each_socket_a_service() {
         let counts = |sockets, services| -> Vec<usize> {
-            let sockets: Vec<Socket> = open(ANY, sockets).unwrap().into_iter().map(Socket::Tcp).collect();
-            spread(&sockets, services).unwrap().iter().map(Vec::len).collect()
+            spread(&open(ANY, sockets).unwrap(), services).unwrap().iter().map(Vec::len).collect()
         };
         assert_eq!(counts(1, 3), [1, 1, 1]);
         assert_eq!(counts(3, 2), [2, 1]);

@@ -3,14 +3,14 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use pingora::protocols::l4::stream::Stream as PingoraStream;
 use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
-use socket2::{Domain, SockAddr, SockRef, Socket as Socket2, Type};
+use socket2::{Domain, SockAddr, Socket as Socket2, Type};
 
 use crate::http::socket::RawSocket;
 use crate::ruleset::{Endpoint, SocketPath};
@@ -20,9 +20,10 @@ pub(super) const BACKLOG: i32 = 65_535;
 
 /// A listening socket.
 #[derive(Debug)]
-pub(super) enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixListener, FileOwner),
+pub(super) struct Socket {
+    socket: Socket2,
+    /// The owner of its file, if it has one.
+    owner: FileOwner,
 }
 
 /// The owner of a socket's file, which sets its mode and removes it.
@@ -35,75 +36,62 @@ pub(super) enum FileOwner {
 }
 
 impl Socket {
-    /// Wraps a listening socket that is already open; `owner` has its file if it has one.
-    pub(super) fn of(descriptor: OwnedFd, owner: FileOwner) -> io::Result<Self> {
-        let at = SockRef::from(&descriptor).local_addr()?;
-        Ok(if at.is_unix() { Self::Unix(descriptor.into(), owner) } else { Self::Tcp(descriptor.into()) })
+    /// A listening socket that is already open; `owner` has its file if it has one.
+    pub(super) fn new(socket: impl Into<Socket2>, owner: FileOwner) -> Self {
+        Self { socket: socket.into(), owner }
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Self> {
-        match self {
-            Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
-            Self::Unix(socket, owner) => socket.try_clone().map(|socket| Self::Unix(socket, *owner)),
-        }
+        Ok(Self { socket: self.socket.try_clone()?, owner: self.owner })
     }
 
     pub(super) fn set_nonblocking(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(socket) => socket.set_nonblocking(true),
-            Self::Unix(socket, _) => socket.set_nonblocking(true),
-        }
+        self.socket.set_nonblocking(true)
     }
 
     /// Whether the socket is at `endpoint`.
     pub(super) fn is_at(&self, endpoint: &Endpoint) -> bool {
-        match self {
-            Self::Tcp(_) => self.inet().is_some_and(|at| endpoint.inet() == Some(at)),
-            Self::Unix(..) => endpoint.path().is_some_and(|at| self.path().as_ref() == Some(&at.path)),
+        match endpoint {
+            Endpoint::Inet(at) => self.inet() == Some(*at),
+            Endpoint::Path(at) => self.path().as_ref() == Some(&at.path),
         }
     }
 
     /// Whether the socket's file belongs to the process that started the gateway.
-    pub(super) const fn is_supervised(&self) -> bool {
-        matches!(self, Self::Unix(_, FileOwner::Supervisor))
+    pub(super) fn is_supervised(&self) -> bool {
+        self.owner == FileOwner::Supervisor
     }
 
     /// The socket's address and port.
     pub(super) fn inet(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(socket) => socket.local_addr().ok(),
-            Self::Unix(..) => None,
-        }
+        self.socket.local_addr().ok()?.as_socket()
     }
 
     /// The socket's path in the file system.
     pub(super) fn path(&self) -> Option<PathBuf> {
-        match self {
-            Self::Tcp(_) => None,
-            Self::Unix(socket, _) => socket.local_addr().ok()?.as_pathname().map(Path::to_owned),
-        }
+        self.socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
+    }
+
+    /// The socket, which is not at a path.
+    pub(super) fn into_tcp(self) -> TcpListener {
+        self.socket.into()
     }
 
     /// The socket's address for log lines.
     pub(super) fn name(&self) -> String {
-        match self {
-            Self::Tcp(socket) => socket.local_addr().map_or_else(|error| error.to_string(), |at| at.to_string()),
-            Self::Unix(socket, _) => match socket.local_addr() {
-                Ok(at) => {
-                    at.as_pathname().map_or_else(|| "unix:".to_owned(), |path| format!("unix:{}", path.display()))
-                }
-                Err(error) => error.to_string(),
+        match self.socket.local_addr() {
+            Ok(at) => match at.as_socket() {
+                Some(at) => at.to_string(),
+                None => format!("unix:{}", at.as_pathname().unwrap_or(Path::new("")).display()),
             },
+            Err(error) => error.to_string(),
         }
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(socket) => socket.as_fd(),
-            Self::Unix(socket, _) => socket.as_fd(),
-        }
+        self.socket.as_fd()
     }
 }
 
@@ -121,15 +109,13 @@ pub(super) enum Acceptor {
 }
 
 impl Acceptor {
-    pub(super) fn new(socket: Socket) -> io::Result<Self> {
-        match socket {
-            Socket::Tcp(socket) => {
-                // each accepted connection inherits this option
-                SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT)?;
-                tokio::net::TcpListener::from_std(socket).map(Self::Tcp)
-            }
-            Socket::Unix(socket, _) => tokio::net::UnixListener::from_std(socket).map(Self::Unix),
+    pub(super) fn new(Socket { socket, .. }: Socket) -> io::Result<Self> {
+        if socket.local_addr()?.is_unix() {
+            return tokio::net::UnixListener::from_std(socket.into()).map(Self::Unix);
         }
+        // each accepted connection inherits this option
+        socket.set_tcp_notsent_lowat(MAX_UNSENT)?;
+        tokio::net::TcpListener::from_std(socket.into()).map(Self::Tcp)
     }
 
     /// Accepts the next connection.
@@ -167,7 +153,7 @@ pub(super) fn for_pingora(socket: RawSocket) -> Stream {
 // === paths ===
 
 /// A socket at `at`. Removes the socket of an earlier process there, and no other file.
-pub(super) fn open_path(at: &SocketPath) -> io::Result<UnixListener> {
+pub(super) fn open_path(at: &SocketPath) -> io::Result<Socket> {
     clear(&at.path)?;
     let socket = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -178,7 +164,7 @@ pub(super) fn open_path(at: &SocketPath) -> io::Result<UnixListener> {
     // no client can connect before the socket listens
     set_mode(at)?;
     socket.listen(BACKLOG)?;
-    Ok(UnixListener::from(OwnedFd::from(socket)))
+    Ok(Socket::new(socket, FileOwner::Gateway))
 }
 
 /// Sets who may connect.
@@ -245,12 +231,11 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("tollgate-socket-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("a.sock");
-        let listener = open_path(&at(path.clone())).unwrap();
+        let socket = open_path(&at(path.clone())).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(open_path(&at(path.clone())).unwrap_err().to_string().contains("in use"));
         let endpoint = Endpoint::Path(at(path.clone()));
-        let socket = Socket::of(listener.into(), FileOwner::Gateway).unwrap();
-        assert!(socket.is_at(&endpoint) && matches!(socket, Socket::Unix(..)));
+        assert!(socket.is_at(&endpoint) && socket.inet().is_none());
         let left = OwnedSocketFiles::at([path.clone()].into_iter());
         drop(socket);
         let began = fs::metadata(&path).unwrap().modified().unwrap();
