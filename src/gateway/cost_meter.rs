@@ -4,7 +4,8 @@ use crate::charge::{Charge, Refund};
 use crate::gateway::field::FieldReader;
 use crate::http::head::ResponseHead;
 use crate::ruleset::cost::{
-    ChargeTime, CompletedRequest, CostRule, CostSum, RealCost, RequestEnd, ResponseCost, WeightedField, started_blocks,
+    ChargeTime, CompletedRequest, CostRule, CostSum, RealCost, RequestEnd, ResponseCost, UpstreamResponse,
+    WeightedField, started_blocks,
 };
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::Limit;
@@ -26,14 +27,6 @@ pub struct CostMeter {
     is_forwarded: bool,
     response: Option<UpstreamResponse>,
     pub(super) measurements: Vec<LimitMeasurement>,
-}
-
-/// The upstream's response.
-#[derive(Debug)]
-struct UpstreamResponse {
-    status: u16,
-    has_body: bool,
-    whole: bool,
 }
 
 /// The measurements under one limit.
@@ -187,9 +180,7 @@ impl CostMeter {
     /// The outcome of the request; `own_status` is the status of the gateway's own response.
     fn exchange(&self, own_status: Option<u16>) -> CompletedRequest {
         let end = match (&self.response, own_status) {
-            (Some(UpstreamResponse { status, has_body, whole }), _) => {
-                RequestEnd::Answered { status: *status, has_body: *has_body, whole: *whole }
-            }
+            (Some(response), _) => RequestEnd::Answered(*response),
             (None, None | Some(..500)) if self.is_forwarded => RequestEnd::ClientAborted,
             (None, own) => RequestEnd::NoResponse { own },
         };

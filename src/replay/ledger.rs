@@ -13,7 +13,9 @@ use crate::gateway::cost_meter::Corrections;
 use crate::gateway::queue::{self, Queue, QueuePlace};
 use crate::gateway::respond::CALLER_REFUSAL_CAUSES;
 use crate::ruleset::Ruleset;
-use crate::ruleset::cost::{CompletedRequest, CostRule, CostSum, RealCost, ReportedCost, RequestEnd, ResponseCost};
+use crate::ruleset::cost::{
+    CompletedRequest, CostRule, CostSum, RealCost, ReportedCost, RequestEnd, ResponseCost, UpstreamResponse,
+};
 use crate::ruleset::key::Facts;
 use crate::ruleset::verdict::Verdict;
 use crate::store::floors::charge_local;
@@ -389,11 +391,10 @@ fn exchange(record: &Record, facts: &Facts<'_>) -> CompletedRequest {
         }
         (own, Some(cause)) if CALLER_REFUSAL_CAUSES.contains(&cause) => RequestEnd::NoResponse { own },
         (None | Some(CLIENT_GONE), _) | (_, Some(_)) => RequestEnd::ClientAborted,
-        (Some(status), None) => RequestEnd::Answered {
-            status,
-            has_body: facts.method != "HEAD" && !matches!(status, 204 | 304),
-            whole: true,
-        },
+        (Some(status), None) => {
+            let has_body = facts.method != "HEAD" && !matches!(status, 204 | 304);
+            RequestEnd::Answered(UpstreamResponse { status, has_body, whole: true })
+        }
     };
     let (request_bytes, response_bytes) = (record.request_bytes, record.response_bytes);
     CompletedRequest {

@@ -154,14 +154,18 @@ pub enum RequestEnd {
     /// The client disconnected or cancelled the request while the upstream worked on it.
     ClientAborted,
     /// The upstream answered.
-    Answered {
-        /// The response's status.
-        status: u16,
-        /// Whether the response can have a body at all.
-        has_body: bool,
-        /// Whether the response arrived completely.
-        whole: bool,
-    },
+    Answered(UpstreamResponse),
+}
+
+/// The response of an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpstreamResponse {
+    /// Its status.
+    pub status: u16,
+    /// Whether it can have a body at all.
+    pub has_body: bool,
+    /// Whether it arrived completely.
+    pub whole: bool,
 }
 
 /// The cost that a response reports.

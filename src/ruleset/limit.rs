@@ -5,7 +5,7 @@ use crate::charge::{Enforcement, Mode, RuleRef};
 use crate::ruleset::ban::BanRule;
 use crate::ruleset::cost::{
     ChargeRule, ChargeTime, CompletedRequest, CostRule, RealCost, ReportedCost, RequestEnd, Reserve, ResponseCost,
-    Weight, started_blocks,
+    UpstreamResponse, Weight, started_blocks,
 };
 use crate::ruleset::denied::Denied;
 use crate::ruleset::key::{Facts, Key, KeyPart};
@@ -263,14 +263,16 @@ impl Limit {
                 RequestEnd::NoResponse { .. } if self.cost.is_in_response() => return RealCost::AsTaken,
                 RequestEnd::NoResponse { .. } => {}
                 RequestEnd::ClientAborted => return RealCost::AsTaken,
-                RequestEnd::Answered { status, .. } if !if_status.is_empty() && !is_listed(status) => {
+                RequestEnd::Answered(UpstreamResponse { status, .. })
+                    if !if_status.is_empty() && !is_listed(status) =>
+                {
                     return RealCost::Known(0);
                 }
-                RequestEnd::Answered { .. } => {}
+                RequestEnd::Answered(_) => {}
             }
         }
         let (has_body, whole) = match exchange.end {
-            RequestEnd::Answered { has_body, whole, .. } => (has_body, whole),
+            RequestEnd::Answered(UpstreamResponse { has_body, whole, .. }) => (has_body, whole),
             RequestEnd::NoResponse { .. } | RequestEnd::ClientAborted => (false, false),
         };
         match (&self.cost, known) {
