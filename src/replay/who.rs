@@ -40,32 +40,21 @@ fn caller_of(facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
 }
 
 fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
-    let named = |value: Option<Value<'_>>| match value {
-        None => format!("no {}", part.describe()),
-        Some(_) if may_be_secret(part, ruleset.customers.as_ref()) => {
-            let print = KeyHasher::stable().part(part, facts, resolved).map_or(0, |hash| hash.0 >> 96);
-            format!("{} #{print:08x}", part.describe())
-        }
-        Some(Value::Bytes(value)) => format!("{} {}", part.describe(), shown(&value)),
-        Some(Value::Address(address)) => format!("{} {address}", part.describe()),
-    };
     match part {
         KeyPart::Customer => caller_of(facts, resolved),
         KeyPart::ClientAddress => address(facts),
-        KeyPart::Plan => resolved.plan.map_or_else(|| "no plan".to_owned(), |(_, plan)| format!("plan {plan}")),
         KeyPart::Host => shown(facts.host.as_bytes()),
-        KeyPart::Route => format!("route {}", resolved.route),
         KeyPart::RoutePattern => resolved.path_pattern.to_owned(),
         KeyPart::Method => shown(facts.method.as_bytes()),
-        KeyPart::UpstreamNode
-        | KeyPart::Group(_)
-        | KeyPart::Header(..)
-        | KeyPart::Query(..)
-        | KeyPart::Cookie(..)
-        | KeyPart::PathSegment(_)
-        | KeyPart::JwtClaim(_)
-        | KeyPart::RequestField(_)
-        | KeyPart::Descriptor(_) => named(key::value(part, facts, resolved).ok()),
+        part => match key::value(part, facts, resolved) {
+            Err(_) => format!("no {}", part.describe()),
+            Ok(_) if may_be_secret(part, ruleset.customers.as_ref()) => {
+                let print = KeyHasher::stable().part(part, facts, resolved).map_or(0, |hash| hash.0 >> 96);
+                format!("{} #{print:08x}", part.describe())
+            }
+            Ok(Value::Bytes(value)) => format!("{} {}", part.describe(), shown(&value)),
+            Ok(Value::Address(address)) => format!("{} {address}", part.describe()),
+        },
     }
 }
 
