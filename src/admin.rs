@@ -32,6 +32,7 @@ use replays::Replays;
 use snapshots::Snapshots;
 
 use crate::gateway::Gateway;
+use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{Explanation, Question};
 use crate::lifecycle::Phase;
 use crate::telemetry::Telemetry;
@@ -212,6 +213,21 @@ impl Admin {
         self.gateway.traffic.lifecycle.phase()
     }
 
+    /// The reason why clients should not be sent here now; `None` if they may.
+    fn unready_because(&self, active: &ActiveConfig) -> Option<String> {
+        match self.phase() {
+            phase if phase.is_stopping() => Some("stopping".to_owned()),
+            Phase::Starting => Some("starting".to_owned()),
+            _ if !active.directory.is_ready() => {
+                Some("waiting for customers: PostgreSQL was not read yet, and there is no snapshot".to_owned())
+            }
+            _ => {
+                let (members, wanted) = self.gateway.store.cluster()?.waits_for()?;
+                Some(format!("waiting for the cluster: {members} members of at least {wanted}"))
+            }
+        }
+    }
+
     /// The response to a request that only reads.
     fn shown(&self, path: &str) -> PlainResponse {
         if let Some((content_type, text)) = page_file(path) {
@@ -222,19 +238,8 @@ impl Admin {
         match path {
             "/metrics" => self.metrics(),
             "/healthz" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
-            "/readyz" if self.phase().is_stopping() => (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned()),
-            "/readyz" if self.phase() == Phase::Starting => {
-                (StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n".to_owned())
-            }
-            "/readyz" if !active.directory.is_ready() => {
-                let waits = "waiting for customers: PostgreSQL was not read yet, and there is no snapshot\n";
-                (StatusCode::SERVICE_UNAVAILABLE, TEXT, waits.to_owned())
-            }
-            "/readyz" => match self.gateway.store.cluster().and_then(|cluster| cluster.waits_for()) {
-                Some((members, wanted)) => {
-                    let waits = format!("waiting for the cluster: {members} members of at least {wanted}\n");
-                    (StatusCode::SERVICE_UNAVAILABLE, TEXT, waits)
-                }
+            "/readyz" => match self.unready_because(&active) {
+                Some(why) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, why + "\n"),
                 None => (StatusCode::OK, TEXT, "ready\n".to_owned()),
             },
             "/status" | "/v1/status" => (StatusCode::OK, JSON, format!("{:#}\n", status::status(self))),
