@@ -115,26 +115,24 @@ pub(super) fn explain_limits(
     let explained = limits.iter().enumerate().map(|(position, id)| {
         let limit = &ruleset.limits[id.0];
         let charge = ruleset.charge(*id, facts, resolved, hashers);
+        let charged = charge.as_ref().ok();
         let explained = LimitExplanation {
             limit: limit.name.clone(),
             algorithm: limit.algorithm.as_str(),
-            applies: charge.is_ok(),
+            applies: charged.is_some(),
             awaits_body: charge == Err(Uncharged::AwaitsBody),
             why: match &charge {
                 Ok(charge) => terms_of(ruleset, limit, charge, resolved),
                 Err(uncharged) => uncharged_because(*uncharged, ruleset, limit, resolved),
             },
-            terms: charge
-                .as_ref()
-                .ok()
-                .map(|charge| LimitTerms::of(limit, limit.rule(&charge.rule), charge.floor).words),
+            terms: charged.map(|charge| LimitTerms::of(limit, limit.rule(&charge.rule), charge.floor).words),
             key: key_of(limit, ruleset, nodes, facts, resolved),
-            cost: charge.as_ref().ok().map(|charge| charge.cost),
+            cost: charged.map(|charge| charge.cost),
             cost_rule: limit.cost.describe(),
             charged: charge_time(limit, route.early.contains(id)),
             over_limit: over_limit(ruleset, route, limit),
             warns: limit.warns().filter(|_| limit.candidate_of.is_none()),
-            leaves: charge.as_ref().ok().map(|charge| charge.floor).filter(|floor| *floor > 0),
+            leaves: charged.map(|charge| charge.floor).filter(|floor| *floor > 0),
             owner: None,
             banned_for_seconds: None,
             standing: None,

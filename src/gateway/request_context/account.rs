@@ -21,17 +21,7 @@ use crate::units::Nanos;
 const LONGEST_PATH: usize = 1024;
 
 /// The methods that OpenTelemetry knows. Clients can make up others.
-const METHODS: [Method; 9] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::PATCH,
-    Method::DELETE,
-    Method::OPTIONS,
-    Method::CONNECT,
-    Method::TRACE,
-];
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
 
 /// The report on a request.
 pub(super) struct RequestRecord<'r> {
@@ -99,8 +89,7 @@ impl<'r> RequestRecord<'r> {
     pub(super) fn span(&self, trace: Trace) -> EndedSpan {
         let (context, clock) = (self.context, &self.context.gateway.clock);
         let (target, route) = (self.target(), context.matched_route());
-        let method = context.method.as_ref().and_then(|method| METHODS.iter().position(|known| known == method));
-        let method = method.and_then(|position| METHODS.get(position)).map(Method::as_str);
+        let method = context.method.as_ref().and_then(|method| METHODS.into_iter().find(|known| method == known));
         let pattern = route.map(|route| route.path_pattern.as_str()).filter(|pattern| !pattern.is_empty());
         let ruleset = &context.active.ruleset;
         let upstream = context.attempts.chosen.as_ref().and_then(|_| ruleset.upstreams.get(context.upstream()?.0));

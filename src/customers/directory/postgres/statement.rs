@@ -53,7 +53,8 @@ impl Statements {
             |_| "(greatest(least(extract(epoch FROM rows.updated_at), extract(epoch FROM now())), 0) * 1000000)::int8",
         );
         let all = format!("SELECT {newest}, {} FROM (\n{}\n) AS rows", values.join(", "), bare(query));
-        let header = names.iter().map(|name| csv_field(name)).collect::<Vec<_>>().join(",") + "\n";
+        // CSV quotes a field as SQL quotes an identifier
+        let header = names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(",") + "\n";
         Ok(Self { header, all, updated_at })
     }
 
@@ -93,10 +94,6 @@ pub(super) fn bare(query: &str) -> &str {
 
 fn copy(select: &str) -> String {
     format!("COPY ({select}) TO STDOUT (FORMAT csv, ENCODING 'UTF8')")
-}
-
-fn csv_field(name: &str) -> String {
-    quoted(name)
 }
 
 fn moment_type(of: &Type) -> Result<&'static str, String> {
