@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream to a server.
@@ -34,13 +33,16 @@ pub struct Progress {
 /// A parser that follows values of the Redis protocol, version 2, through their bytes.
 #[derive(Debug)]
 struct Scanner {
-    state: State,
-    /// The number of values still to come, for each open list.
-    lists: SmallVec<[u64; 8]>,
-    /// The size of the current value so far, in bytes and in values.
+    bounds: Bounds,
+    /// The line so far.
+    line: Vec<u8>,
+    /// In a bulk string: the number of its bytes still to come, before the line end that follows them.
+    bulk: Option<u64>,
+    /// The number of values still to come, in all open lists.
+    awaited: u64,
+    /// The size of the current value so far, in bytes and in announced values.
     bytes: u64,
     values: u64,
-    bounds: Bounds,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,53 +51,14 @@ struct Bounds {
     values: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum State {
-    /// Before a value.
-    Kind,
-    /// In a line of text; the number of its bytes so far.
-    Text(u64),
-    /// In a line that holds a number.
-    Number(Of, Number),
-    /// Before the line feed that ends a line.
-    LineFeed(Then),
-    /// In a bulk string; the number of its bytes still to come.
-    Bulk(u64),
-    /// Before the line end that follows a bulk string.
-    BulkEnd,
-}
-
-/// The meaning of a number: a value, the length of a bulk string or the length of a list.
-#[derive(Clone, Copy, Debug)]
-enum Of {
-    Itself,
-    Bulk,
-    List,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Number {
-    negative: bool,
-    digits: u8,
-    value: u64,
-}
-
-/// The part of the value that follows a line.
-#[derive(Clone, Copy, Debug)]
-enum Then {
-    Done,
-    Bulk(u64),
-    List(u64),
-}
-
-/// The bounds of a reply: they leave room for the `CLUSTER SLOTS` of a large cluster.
+/// The bounds of a reply: they leave room for the `CLUSTER SLOTS` of a large cluster. The library bounds how deep lists are
+/// nested.
 const ANSWER: Bounds = Bounds { bytes: 4 << 20, values: 200_000 };
 /// Commands have no bounds, since the gateway writes them itself.
 const COMMAND: Bounds = Bounds { bytes: u64::MAX, values: u64::MAX };
+const TOO_LONG: &str = "an answer that is too long";
 /// The longest line, in bytes: error messages are lines.
-const LONGEST_LINE: u64 = 16 << 10;
-/// The most lists nested in each other.
-const DEEPEST: usize = 8;
+const LONGEST_LINE: usize = 16 << 10;
 
 // === impl Guard ===
 
@@ -154,119 +117,77 @@ fn nonsense(what: &'static str) -> io::Error {
 // === impl Scanner ===
 
 impl Scanner {
-    fn new(bounds: Bounds) -> Self {
-        Self { state: State::Kind, lists: SmallVec::new(), bytes: 0, values: 0, bounds }
+    const fn new(bounds: Bounds) -> Self {
+        Self { bounds, line: Vec::new(), bulk: None, awaited: 1, bytes: 0, values: 1 }
     }
 
     /// Reads `bytes`; returns how many values end in them.
     fn follow(&mut self, mut bytes: &[u8]) -> Result<u64, &'static str> {
         let mut ended: u64 = 0;
-        while let Some((first, rest)) = bytes.split_first() {
-            if let State::Bulk(left) = self.state {
-                let part = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                let left = left.saturating_sub(part as u64);
-                self.state = if left == 0 { State::BulkEnd } else { State::Bulk(left) };
-                self.count(part as u64)?;
-                bytes = bytes.get(part..).unwrap_or_default();
+        while !bytes.is_empty() {
+            let length = match self.bulk {
+                Some(left @ 1..) => usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len()),
+                Some(0) | None => bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1),
+            };
+            let (part, rest) = bytes.split_at(length);
+            bytes = rest;
+            self.bytes = self.bytes.saturating_add(part.len() as u64);
+            if self.bytes > self.bounds.bytes {
+                return Err(TOO_LONG);
+            }
+            if let Some(left @ 1..) = &mut self.bulk {
+                *left = left.saturating_sub(part.len() as u64);
                 continue;
             }
-            self.count(1)?;
-            if self.step(*first)? {
+            self.line.extend_from_slice(part);
+            if self.line.len() > LONGEST_LINE {
+                return Err("an answer with a line that is too long");
+            }
+            if part.ends_with(b"\n") && self.end_line()? {
                 ended = ended.saturating_add(1);
             }
-            bytes = rest;
         }
         Ok(ended)
     }
 
-    fn count(&mut self, bytes: u64) -> Result<(), &'static str> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes > self.bounds.bytes { Err("an answer that is too long") } else { Ok(()) }
-    }
-
-    /// Reads one byte; returns whether a whole value ends with it.
-    fn step(&mut self, byte: u8) -> Result<bool, &'static str> {
-        const NO_NUMBER: &str = "an answer with a malformed number";
-        self.state = match (self.state, byte) {
-            (State::Kind, b'+' | b'-') => State::Text(0),
-            (State::Kind, b':') => State::Number(Of::Itself, Number::default()),
-            (State::Kind, b'$') => State::Number(Of::Bulk, Number::default()),
-            (State::Kind, b'*') => State::Number(Of::List, Number::default()),
-            (State::Kind, _) => return Err("bytes that are not an answer of Redis"),
-            (State::Text(_), b'\r') => State::LineFeed(Then::Done),
-            (State::Text(_), b'\n') => return Err("an answer with a line feed in a line"),
-            (State::Text(length), _) if length >= LONGEST_LINE => return Err("an answer with a line that is too long"),
-            (State::Text(length), _) => State::Text(length.saturating_add(1)),
-            (State::Number(of, number), b'\r') => State::LineFeed(self.then(of, number)?),
-            (State::Number(of, number), byte) => State::Number(of, number.and(byte).ok_or(NO_NUMBER)?),
-            (State::LineFeed(then), b'\n') => return self.begin(then),
-            (State::BulkEnd, b'\r') => State::LineFeed(Then::Done),
-            (State::LineFeed(_) | State::BulkEnd, _) => return Err("an answer with a line that does not end"),
-            // the caller has taken these bytes in one go
-            (State::Bulk(_), _) => return Err("bytes that are not an answer of Redis"),
+    /// Reads the line, which is complete; returns whether a whole value ends with it.
+    fn end_line(&mut self) -> Result<bool, &'static str> {
+        let bulk_ends = self.bulk.take().is_some();
+        let (kind, number) = match self.line.as_slice() {
+            b"\r\n" if bulk_ends => (b'+', None),
+            [kind, text @ .., b'\r', b'\n'] if !bulk_ends => {
+                (*kind, str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok()))
+            }
+            _ => return Err("an answer with a line that does not end"),
         };
-        Ok(false)
-    }
-
-    fn then(&self, of: Of, number: Number) -> Result<Then, &'static str> {
-        let left = self.bounds.bytes.saturating_sub(self.bytes);
-        match (of, number) {
-            (_, Number { digits: 0, .. }) => Err("an answer with an empty number"),
-            (Of::Itself, _) | (Of::Bulk | Of::List, Number { negative: true, value: 1, .. }) => Ok(Then::Done),
-            (_, Number { negative: true, .. }) => Err("an answer with a negative length"),
-            (Of::Bulk, Number { value, .. }) if value > left => Err("an answer that is too long"),
-            (Of::Bulk, Number { value, .. }) => Ok(Then::Bulk(value)),
-            (Of::List, Number { value, .. }) if value > self.bounds.values => Err("an answer with too many parts"),
-            (Of::List, Number { value: 0, .. }) => Ok(Then::Done),
-            (Of::List, Number { value, .. }) => Ok(Then::List(value)),
-        }
-    }
-
-    fn begin(&mut self, then: Then) -> Result<bool, &'static str> {
-        self.state = match then {
-            Then::Done => return self.end(),
-            Then::Bulk(0) => State::BulkEnd,
-            Then::Bulk(length) => State::Bulk(length),
-            Then::List(_) if self.lists.len() >= DEEPEST => return Err("an answer with too many nested lists"),
-            Then::List(length) => {
-                self.lists.push(length);
-                State::Kind
+        self.line.clear();
+        match (kind, number) {
+            (b'+' | b'-', _) | (b':', Some(_)) | (b'$' | b'*', Some(-1)) | (b'*', Some(0)) => {
+                self.awaited = self.awaited.saturating_sub(1);
             }
-        };
-        Ok(false)
-    }
-
-    /// Ends a value, and all lists that end with it.
-    fn end(&mut self) -> Result<bool, &'static str> {
-        self.state = State::Kind;
-        self.values = self.values.saturating_add(1);
-        if self.values > self.bounds.values {
-            return Err("an answer with too many parts");
-        }
-        while let Some(left) = self.lists.last_mut() {
-            *left = left.saturating_sub(1);
-            if *left > 0 {
-                return Ok(false);
+            (b'$', Some(length @ 0..)) => {
+                let length = length.unsigned_abs();
+                if length > self.bounds.bytes.saturating_sub(self.bytes) {
+                    return Err(TOO_LONG);
+                }
+                self.bulk = Some(length);
             }
-            self.lists.pop();
-        }
-        (self.bytes, self.values) = (0, 0);
-        Ok(true)
-    }
-}
-
-impl Number {
-    /// The number with one more character, if it still fits 64 bits.
-    fn and(self, byte: u8) -> Option<Self> {
-        match byte {
-            b'-' if self.digits == 0 && !self.negative => Some(Self { negative: true, ..self }),
-            b'0'..=b'9' if self.digits < 19 => {
-                let digit = u64::from(byte.wrapping_sub(b'0'));
-                let value = self.value.checked_mul(10)?.checked_add(digit)?;
-                Some(Self { digits: self.digits.saturating_add(1), value, ..self })
+            (b'*', Some(length @ 1..)) => {
+                let length = length.unsigned_abs();
+                self.values = self.values.saturating_add(length);
+                if self.values > self.bounds.values {
+                    return Err("an answer with too many parts");
+                }
+                self.awaited = self.awaited.saturating_sub(1).saturating_add(length);
             }
-            _ => None,
+            (b':' | b'$' | b'*', _) => return Err("an answer with a malformed number"),
+            _ => return Err("bytes that are not an answer of Redis"),
         }
+        let has_ended = self.awaited == 0;
+        if has_ended {
+            (self.awaited, self.bytes, self.values) = (1, 0, 1);
+        }
+        Ok(has_ended)
     }
 }
 
@@ -296,9 +217,8 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_is_an_error() {
-        let long = [b"+".as_slice(), &[b'x'; LONGEST_LINE as usize + 1]].concat();
-        let deep = b"*1\r\n".repeat(DEEPEST + 1);
-        let bad: [&[u8]; 15] = [
+        let long = [b"+".as_slice(), &[b'x'; LONGEST_LINE]].concat();
+        let bad: [&[u8]; 14] = [
             b"HTTP/1.1 400 Bad Request\r\n",
             b"\r\n",
             b"%1\r\n",
@@ -309,11 +229,10 @@ mod tests {
             b"$-2\r\n",
             b"$\r\n",
             b":\r\n",
-            b"$5x",
-            b"$1\r\nabc",
-            b"+OK\rx",
+            b"$5x\r\n",
+            b"$1\r\nabc\n",
+            b"+OK\n",
             &long,
-            &deep,
         ];
         for bytes in bad {
             assert!(count(ANSWER, &[bytes]).is_err(), "{}", bytes.escape_ascii());
@@ -329,5 +248,12 @@ mod tests {
             count(small, &[b"*6\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"])
                 .is_err()
         );
+    }
+
+    #[test]
+    fn lists_that_are_nested_very_deep_are_no_answer_to_the_library() {
+        let nested = |deep| [b"*1\r\n".repeat(deep), b":1\r\n".to_vec()].concat();
+        assert!(redis::parse_redis_value(&nested(8)).is_ok());
+        assert!(redis::parse_redis_value(&nested(1_000)).is_err());
     }
 }
