@@ -8,11 +8,10 @@ use crc16::{State, XMODEM};
 use parking_lot::Mutex;
 use redis::{RedisError, RedisResult, Value};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use super::connection::{Connection, failed};
 use super::shared_future::SharedFuture;
-use super::{Address, CONNECT_TIME, Servers, word};
+use super::{Address, Servers, word};
 use crate::units::Nanos;
 
 /// The client's knowledge of a cluster.
@@ -132,9 +131,7 @@ async fn learn(servers: Servers, asked: Vec<Address>) -> RedisResult<Arc<Topolog
         asking.spawn(async move {
             let mut question = redis::cmd("CLUSTER");
             question.arg("SLOTS");
-            let ask = async { Connection::open(&address, tls, &login).await?.ask(&question).await };
-            let late = |_| Err(failed("it did not answer in time".to_owned()));
-            let answer = timeout(CONNECT_TIME.to_duration(), ask).await.unwrap_or_else(late)?;
+            let answer = Connection::ask_once(&address, tls, &login, &question).await?;
             Topology::read(answer, &address.host)
                 .ok_or_else(|| failed(format!("{address} did not return a valid slot table")))
         });

@@ -96,6 +96,16 @@ impl Connection {
         Ok(Self { connection, driver: Arc::new(Driver(tokio::spawn(driving).abort_handle())) })
     }
 
+    /// The reply of the server at `address` to one command, over a connection of its own. Ends within [`CONNECT_TIME`].
+    pub(super) async fn ask_once(
+        address: &Address,
+        tls: Option<Arc<TlsClient>>,
+        login: &RedisConnectionInfo,
+        command: &Cmd,
+    ) -> RedisResult<Value> {
+        within_connect_time(async { Self::open(address, tls, login).await?.ask(command).await }).await
+    }
+
     /// The server's reply. The command stays sent if the caller drops the future.
     pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         command.query_async(&mut self.connection.clone()).await
@@ -118,6 +128,12 @@ impl Connection {
     pub(super) fn is_open(&self) -> bool {
         !self.driver.0.is_finished()
     }
+}
+
+/// The result of `work`, if it ends within [`CONNECT_TIME`].
+pub(super) async fn within_connect_time<T>(work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let late = |_| Err(failed("it did not answer in time".to_owned()));
+    timeout(CONNECT_TIME.to_duration(), work).await.unwrap_or_else(late)
 }
 
 pub(super) fn failed(detail: String) -> RedisError {

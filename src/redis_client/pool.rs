@@ -223,18 +223,15 @@ async fn connect(servers: Servers, target: Target) -> RedisResult<Connection> {
     let credentials = servers.0.credentials.load_full();
     let login = servers.login(&credentials);
     let tls = credentials.tls.clone();
-    let connection = match (&target, &servers.0.layout) {
+    match (&target, &servers.0.layout) {
         (Target::Node(server), _) | (Target::Primary, Layout::Standalone { server, .. }) => {
-            Connection::open(server, tls, &login).await?
+            Connection::open(server, tls, &login).await
         }
         (Target::Primary, Layout::Sentinel { master, sentinels, username }) => {
-            sentinel::primary(master, sentinels, username.as_deref(), &credentials, &login).await?
+            sentinel::primary(master, sentinels, username.as_deref(), &credentials, &login).await
         }
-        (Target::Primary, Layout::Cluster { .. }) => {
-            return Err(failed("a cluster has more than one primary".to_owned()));
-        }
-    };
-    Ok(connection)
+        (Target::Primary, Layout::Cluster { .. }) => Err(failed("a cluster has more than one primary".to_owned())),
+    }
 }
 
 /// Whether a connection that returned this error is useless from now on.

@@ -2,10 +2,9 @@
 
 use redis::{Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use super::connection::{Connection, failed};
-use super::{Address, CONNECT_TIME, Credentials, login, word};
+use super::connection::{Connection, failed, within_connect_time};
+use super::{Address, Credentials, login, word};
 
 /// One completed step on one of several ways to the primary.
 enum Step {
@@ -30,8 +29,8 @@ pub(super) async fn primary(
         let login = login(username, credentials.sentinel_password.as_deref());
         let (sentinel, tls, question) = (sentinel.clone(), credentials.tls.clone(), question.clone());
         steps.spawn(async move {
-            let asked = async { Connection::open(&sentinel, tls, &login).await?.ask(&question).await };
-            Step::Named(within(asked).await.and_then(|answer| address(answer, &sentinel)))
+            let asked = Connection::ask_once(&sentinel, tls, &login, &question).await;
+            Step::Named(asked.and_then(|answer| address(answer, &sentinel)))
         });
     }
     let mut tried: Vec<Address> = Vec::new();
@@ -44,7 +43,7 @@ pub(super) async fn primary(
                 steps.spawn(async move {
                     let connection = Connection::open(&address, tls, &login).await;
                     Step::Open(match connection {
-                        Ok(connection) => within(takes_writes(&connection)).await.map(|()| connection),
+                        Ok(connection) => within_connect_time(takes_writes(&connection)).await.map(|()| connection),
                         Err(error) => Err(error),
                     })
                 });
@@ -64,11 +63,6 @@ async fn takes_writes(connection: &Connection) -> RedisResult<()> {
         Value::Array(role) if role.first().and_then(word) == Some("master") => Ok(()),
         _ => Err(failed("the server that the sentinels name is not the primary".to_owned())),
     }
-}
-
-async fn within<T>(work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let late = |_| Err(failed("it did not answer in time".to_owned()));
-    timeout(CONNECT_TIME.to_duration(), work).await.unwrap_or_else(late)
 }
 
 /// The address in the reply of `sentinel`.
