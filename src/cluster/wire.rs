@@ -230,7 +230,7 @@ pub enum PeerCorrection {
     },
 }
 
-/// States of one limit.
+/// States of one limit. Snapshots have them too: a change of the form needs a new version of both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StateBatch {
     /// The limit.
@@ -239,7 +239,7 @@ pub struct StateBatch {
     pub rules: Vec<Parameters>,
     /// The number of cells.
     pub count: u64,
-    /// The cells, in the format of snapshots.
+    /// The cells, as the store writes them.
     pub cells: Vec<u8>,
     /// The slots that requests hold, of these cells or of others.
     pub held: Vec<HeldSlot>,

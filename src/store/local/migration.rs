@@ -7,12 +7,13 @@
 //! The common buckets of full tables do not move: each gateway has its own.
 
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::held::Holders;
 use super::rules::RuleNumbers;
-use super::table::{DetachedCell, KEY_BYTES, read_cell, write_cell};
+use super::table::{DetachedCell, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard};
 use crate::algorithm::{Completion, Parameters, Rule, State};
 use crate::charge::Charge;
@@ -59,7 +60,7 @@ impl LocalStore {
         leaves();
         drop(shard);
         let mut batch = StateBatchBuilder::of(self, Arc::clone(&table));
-        batch.add(cell, holders);
+        batch.add_moved(cell, holders);
         batch.finish()
     }
 
@@ -91,17 +92,7 @@ impl LocalStore {
                 let taken = |cell: DetachedCell| {
                     let Some(place) = chosen.get() else { return };
                     let holders = held.take(table.position, cell.key);
-                    let of_same = |(known, batch): &&mut (usize, StateBatchBuilder<'_>)| {
-                        *known == place && batch.has_room_for(table)
-                    };
-                    match batches.iter_mut().rev().find(of_same) {
-                        Some((_, batch)) => batch.add(cell, holders),
-                        None => {
-                            let mut batch = StateBatchBuilder::of(self, Arc::clone(table));
-                            batch.add(cell, holders);
-                            batches.push((place, batch));
-                        }
-                    }
+                    batch_for(&mut batches, self, place, table).add_moved(cell, holders);
                 };
                 cells[table.position].take_moved(table, now, &moves, taken);
             }
@@ -125,11 +116,10 @@ impl LocalStore {
         if !table.moves() {
             return unknown;
         }
-        let mut rules = CarriedRules::of(Arc::clone(&table));
-        rules.learn(&states.rules);
+        let rules = CarriedRules::of(&table, &states.rules);
         let mut cells = states.cells.as_slice();
         for left in (1..=states.count).rev() {
-            let Some((DetachedCell { key, rule, state }, rest)) = read_cell(spec.algorithm, KEY_BYTES, cells) else {
+            let Some((DetachedCell { key, rule, state }, rest)) = read_cell(spec.algorithm, cells) else {
                 received.unknown = received.unknown.saturating_add(left);
                 break;
             };
@@ -160,41 +150,53 @@ impl LocalStore {
     }
 }
 
+/// The batch that takes the next state of `table` for the gateway `place`.
+fn batch_for<'b, 's>(
+    batches: &'b mut Vec<(usize, StateBatchBuilder<'s>)>,
+    store: &'s LocalStore,
+    place: usize,
+    table: &Arc<LimitTable>,
+) -> &'b mut StateBatchBuilder<'s> {
+    let has_room = |(known, batch): &(usize, StateBatchBuilder<'_>)| *known == place && batch.has_room_for(table);
+    let position = batches.iter().rposition(has_room).unwrap_or_else(|| {
+        batches.push((place, StateBatchBuilder::of(store, Arc::clone(table))));
+        batches.len().saturating_sub(1)
+    });
+    &mut batches[position].1
+}
+
 /// A state without the slots that requests hold.
 fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
     if rule.holds_slots() { rule.complete(state, Cost::MAX, Completion::UNMEASURED, now) } else { Some(state) }
 }
 
-/// The limit of states that come from a snapshot or another gateway, and the parameters that they were written under.
-pub(super) struct CarriedRules {
-    pub(super) table: Arc<LimitTable>,
+/// The parameters that states were written under which come from a snapshot or another gateway.
+struct CarriedRules<'t> {
+    table: &'t LimitTable,
     /// The parameters by position, with their numbers in this store; `None` for parameters that this program does not know.
     rules: Vec<Option<(u32, Rule)>>,
 }
 
-impl CarriedRules {
-    pub(super) const fn of(table: Arc<LimitTable>) -> Self {
-        Self { table, rules: Vec::new() }
+impl<'t> CarriedRules<'t> {
+    fn of(table: &'t LimitTable, all: &[Parameters]) -> Self {
+        let rules = all.iter().map(|parameters| {
+            let rule = parameters.rule(table.algorithm)?;
+            Some((table.number(&rule), rule))
+        });
+        Self { table, rules: rules.collect() }
     }
 
-    pub(super) fn learn(&mut self, parameters: &[Parameters]) {
-        self.rules.extend(parameters.iter().map(|parameters| {
-            let rule = parameters.rule(self.table.algorithm)?;
-            Some((self.table.number(&rule), rule))
-        }));
-    }
-
-    pub(super) fn at(&self, position: u32) -> Option<BoundRule<'_>> {
+    fn at(&self, position: u32) -> Option<BoundRule<'_>> {
         let (number, rule) = self.rules.get(usize::try_from(position).ok()?)?.as_ref()?;
-        Some(BoundRule { table: &self.table, number: *number, rule })
+        Some(BoundRule { table: self.table, number: *number, rule })
     }
 }
 
-/// States of one limit that are sent together.
-struct StateBatchBuilder<'s> {
+/// States of one limit that go to another gateway or into a snapshot together.
+pub(super) struct StateBatchBuilder<'s> {
     store: &'s LocalStore,
     table: Arc<LimitTable>,
-    /// The parameters of the message.
+    /// The parameters of the batch.
     rules: RuleNumbers,
     count: u64,
     cells: Vec<u8>,
@@ -202,11 +204,11 @@ struct StateBatchBuilder<'s> {
 }
 
 impl<'s> StateBatchBuilder<'s> {
-    fn of(store: &'s LocalStore, table: Arc<LimitTable>) -> Self {
+    pub(super) fn of(store: &'s LocalStore, table: Arc<LimitTable>) -> Self {
         Self { store, table, rules: RuleNumbers::default(), count: 0, cells: Vec::new(), held: Vec::new() }
     }
 
-    const fn bytes(&self) -> usize {
+    pub(super) const fn bytes(&self) -> usize {
         self.cells.len().saturating_add(self.held.len().saturating_mul(HELD_BYTES))
     }
 
@@ -214,22 +216,29 @@ impl<'s> StateBatchBuilder<'s> {
         self.table.position == table.position && self.bytes() < PART
     }
 
-    /// Adds a state, unless it is too large to be sent: then it is lost, and counted.
-    fn add(&mut self, DetachedCell { key, rule, state }: DetachedCell, holders: Holders) {
+    /// Adds a state.
+    pub(super) fn add(&mut self, DetachedCell { key, rule, state }: DetachedCell) -> io::Result<()> {
         let state = self.table.with_wall_times(rule, state);
-        let (position, before) = (self.rules.position(rule), self.cells.len());
-        let written = write_cell(key, position, &state, &mut self.cells);
-        if written.is_err() || self.cells.len().saturating_sub(before) > LONGEST {
-            self.cells.truncate(before);
+        write_cell(key, self.rules.position(rule), &state, &mut self.cells)?;
+        self.count = self.count.saturating_add(1);
+        Ok(())
+    }
+
+    /// Adds a state with its slots, unless it is too large to be sent: then it is lost, and counted.
+    fn add_moved(&mut self, cell: DetachedCell, holders: Holders) {
+        let (key, rule) = (cell.key, self.rules.position(cell.rule));
+        let before = (self.count, self.cells.len());
+        if self.add(cell).is_err() || self.cells.len().saturating_sub(before.1) > LONGEST {
+            self.count = before.0;
+            self.cells.truncate(before.1);
             self.store.too_large.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.count = self.count.saturating_add(1);
-        let held = holders.into_iter().map(|(slot, share)| HeldSlot { slot, key, cost: share.cost, rule: position });
+        let held = holders.into_iter().map(|(slot, share)| HeldSlot { slot, key, cost: share.cost, rule });
         self.held.extend(held.take(MOST_HELD));
     }
 
-    fn finish(self) -> Option<StateBatch> {
+    pub(super) fn finish(self) -> Option<StateBatch> {
         let Self { table, rules, count, cells, held, .. } = self;
         if count == 0 {
             return None;
@@ -237,7 +246,7 @@ impl<'s> StateBatchBuilder<'s> {
         let limit = table.spec().identity();
         let known = table.rules.read();
         // every number in a cell has its parameters here, since no charge is possible without them
-        let rules = rules.from(0).filter_map(|number| known.get(number)).map(Parameters::of).collect();
+        let rules = rules.iter().filter_map(|number| known.get(number)).map(Parameters::of).collect();
         drop(known);
         Some(StateBatch { limit, rules, count, cells, held })
     }
@@ -245,7 +254,7 @@ impl<'s> StateBatchBuilder<'s> {
 
 impl LimitTable {
     /// A state that was written under the parameters with this number, converted to wall clock times.
-    pub(super) fn with_wall_times(&self, number: u32, state: State) -> State {
+    fn with_wall_times(&self, number: u32, state: State) -> State {
         // recursive, since the caller may already read the rules while it takes states out
         let rules = self.rules.read_recursive();
         let Some(rule) = rules.get(number) else { return state };

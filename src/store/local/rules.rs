@@ -9,8 +9,8 @@ use crate::algorithm::Rule;
 #[derive(Debug, Default)]
 pub(super) struct Rules(IndexSet<Rule, DefaultHashBuilder>);
 
-/// The numbers of the sets that a snapshot or a message has, by the positions that it has them at: only those that its
-/// states or the configuration refer to.
+/// The numbers of the sets that a batch of states has, by the positions that it has them at: only those that its states
+/// refer to.
 #[derive(Debug, Default)]
 pub(super) struct RuleNumbers(IndexSet<u32, DefaultHashBuilder>);
 
@@ -38,8 +38,8 @@ impl RuleNumbers {
         u32::try_from(self.0.insert_full(number).0).unwrap_or(u32::MAX)
     }
 
-    /// The numbers at this position and later ones.
-    pub(super) fn from(&self, position: usize) -> impl Iterator<Item = u32> {
-        self.0.iter().copied().skip(position)
+    /// The numbers in the order of their positions.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().copied()
     }
 }

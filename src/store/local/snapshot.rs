@@ -1,10 +1,11 @@
 //! Snapshots: the states of a store as bytes, for the next process. Their times are those of the wall clock, with which
 //! the next process begins.
 //!
-//! A snapshot is a mark with a version, a sequence of parts (each after its length), and a checksum of all that. A
-//! reader gets a whole store, or the reason why there is none. States come with their limit's identity (name, algorithm
-//! and kind of key) and with the parameters that they were written under, as arguments, so that the algorithm's rule
-//! migrates them if the configuration has changed meanwhile. Tokens that limits hold while requests run
+//! A snapshot is a mark with a version, a sequence of parts (each after its length), and a checksum of all that. The
+//! parts are the head, the parameters that each limit had in the configuration, states in the batches in which gateways
+//! of a cluster send them ([`StateBatch`]), and an empty part. A reader gets a whole store, or the reason why there is
+//! none. States come with the parameters that they were written under, so that the algorithm's rule migrates them if the
+//! configuration has changed meanwhile. Tokens that limits hold while requests run
 //! ([`Core::HOLDS_SLOTS`](crate::algorithm::Core::HOLDS_SLOTS)) are left out: those requests end with their process.
 //!
 //! Requests continue while a snapshot is written: each lock is held only while one shard's cells of one limit are
@@ -16,15 +17,16 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::migration::CarriedRules;
-use super::rules::RuleNumbers;
-use super::table::{Cells, DetachedCell, KEY_BYTES, read_cell, write_cell};
+use super::migration::StateBatchBuilder;
+use super::table::Cells;
 use super::{LimitTable, LocalStore};
 use crate::algorithm::Parameters;
-use crate::cluster::wire::LimitIdentity;
+use crate::cluster::migration::ImportCounts;
+use crate::cluster::wire::{LimitIdentity, StateBatch};
 use crate::store::LimitSpec;
 use crate::units::Nanos;
 
@@ -34,12 +36,9 @@ pub(super) mod tests;
 /// The first bytes of a snapshot.
 pub const MARK: &[u8; 15] = b"tollgate-state\n";
 /// Incremented whenever the encoding of parts, of an algorithm's states or of hashed keys changes.
-const VERSION: u8 = 2;
-/// The previous version, which is still read. Its keys have [`FORMER_KEY_BYTES`], whose lower half is the key of today.
-const FORMER_VERSION: u8 = 1;
-const FORMER_KEY_BYTES: usize = 16;
-/// The size in bytes at which a part of cells is written.
-const PART: usize = 1 << 20;
+const VERSION: u8 = 3;
+/// The size in bytes at which a batch of states is written.
+const BATCH: usize = 1 << 20;
 /// The longest part: longer ones are neither written nor read.
 const LONGEST_PART: u64 = 1 << 30;
 
@@ -83,7 +82,7 @@ pub enum SnapshotError {
     #[error("is not a snapshot of tollgate")]
     Foreign,
     /// Another version wrote the snapshot.
-    #[error("is of version {0}, and this program reads versions {FORMER_VERSION} and {VERSION}")]
+    #[error("is of version {0}, and this program reads version {VERSION}")]
     Version(u8),
     /// The snapshot ends early.
     #[error("is cut short")]
@@ -96,25 +95,11 @@ pub enum SnapshotError {
     Future(Nanos),
 }
 
-/// One part of a snapshot.
+/// The parameters that a limit had in the configuration.
 #[derive(Serialize, Deserialize)]
-enum Part {
-    Head(SnapshotHead),
-    /// The start of a limit: the parts that follow belong to it.
-    Limit(Box<SnapshotLimit>),
-    /// The limit's next sets of parameters; cells refer to them by position.
-    Rules(Vec<Parameters>),
-    /// This many cells of the limit, which follow in the same part.
-    Cells(u64),
-    End,
-}
-
-/// The limit that states belong to.
-#[derive(Serialize, Deserialize)]
-struct SnapshotLimit {
-    identity: LimitIdentity,
-    /// The positions of the parameters that the configuration contained.
-    bound: Vec<u32>,
+struct ConfiguredRules {
+    limit: LimitIdentity,
+    rules: Vec<Parameters>,
 }
 
 // === writing ===
@@ -125,50 +110,29 @@ impl LocalStore {
         let mut writer = Writer { out, hasher: SipHasher13::new(), written: SnapshotSize { keys: 0, bytes: 0 } };
         writer.write(MARK)?;
         writer.write(&[VERSION])?;
-        writer.part(&Part::Head(head.clone()), &[])?;
+        writer.part(head)?;
         // the tables keep their positions while this vector holds them
-        let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().cloned().collect();
-        for table in tables.iter().filter(|table| table.is_kept()) {
+        let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.is_kept()).cloned().collect();
+        writer.part(&tables.iter().map(|table| table.configured_rules()).collect::<Vec<_>>())?;
+        for table in &tables {
             self.write_table(table, &mut writer)?;
         }
-        writer.part(&Part::End, &[])?;
-        let checksum = writer.hasher.finish128().as_bytes();
-        writer.write(&checksum)?;
-        writer.out.flush()?;
-        Ok(writer.written)
+        writer.end()
     }
 
-    fn write_table(&self, table: &LimitTable, writer: &mut Writer<impl Write>) -> io::Result<()> {
-        let (bound, mut numbers) = (table.bound.lock().clone(), RuleNumbers::default());
-        let is_known = |number| table.rules.read().get(number).is_some();
-        let bound = bound.into_iter().map(|number| if is_known(number) { numbers.position(number) } else { u32::MAX });
-        let limit = SnapshotLimit { identity: table.spec().identity(), bound: bound.collect() };
-        writer.part(&Part::Limit(Box::new(limit)), &[])?;
-        let (mut rules_written, mut count, mut cells) = (0, 0_u64, Vec::new());
-        // cells follow the rules to which they refer
-        let mut write = |numbers: &RuleNumbers, count: &mut u64, cells: &mut Vec<u8>| {
-            let rules = table.rules.read();
-            let new = numbers.from(rules_written).filter_map(|number| rules.get(number));
-            let new: Vec<Parameters> = new.map(Parameters::of).collect();
-            drop(rules);
-            if !new.is_empty() {
-                rules_written = rules_written.saturating_add(new.len());
-                writer.part(&Part::Rules(new), &[])?;
-            }
-            writer.cells(count, cells)
-        };
+    fn write_table(&self, table: &Arc<LimitTable>, writer: &mut Writer<impl Write>) -> io::Result<()> {
+        let empty = || StateBatchBuilder::of(self, Arc::clone(table));
+        let mut batch = empty();
         for shard in self.shards.iter() {
             let copy: Cells = shard.lock().cells[table.position].clone();
-            for DetachedCell { key, rule, state } in copy.into_detached() {
-                write_cell(key, numbers.position(rule), &table.with_wall_times(rule, state), &mut cells)?;
-                count = count.saturating_add(1);
-                if cells.len() >= PART {
-                    write(&numbers, &mut count, &mut cells)?;
+            for cell in copy.into_detached() {
+                batch.add(cell)?;
+                if batch.bytes() >= BATCH {
+                    writer.states(std::mem::replace(&mut batch, empty()))?;
                 }
             }
-            write(&numbers, &mut count, &mut cells)?;
         }
-        Ok(())
+        writer.states(batch)
     }
 }
 
@@ -185,27 +149,29 @@ impl<W: Write> Writer<W> {
         self.out.write_all(bytes)
     }
 
-    /// Writes a part, followed by the bytes of `rest`.
-    fn part(&mut self, part: &Part, rest: &[u8]) -> io::Result<()> {
+    fn part(&mut self, part: &impl Serialize) -> io::Result<()> {
         let part = postcard::to_stdvec(part).map_err(io::Error::other)?;
-        let length = u64::try_from(part.len().saturating_add(rest.len())).unwrap_or(u64::MAX);
+        let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
         if length > LONGEST_PART {
             return Err(io::Error::other("the state of one key is larger than a snapshot can hold"));
         }
         self.write(&length.to_le_bytes())?;
-        self.write(&part)?;
-        self.write(rest)
+        self.write(&part)
     }
 
-    /// Writes the collected cells, if there are any.
-    fn cells(&mut self, count: &mut u64, cells: &mut Vec<u8>) -> io::Result<()> {
-        if *count > 0 {
-            self.part(&Part::Cells(*count), cells)?;
-        }
-        self.written.keys = self.written.keys.saturating_add(*count);
-        *count = 0;
-        cells.clear();
-        Ok(())
+    fn states(&mut self, batch: StateBatchBuilder<'_>) -> io::Result<()> {
+        let Some(states) = batch.finish() else { return Ok(()) };
+        self.written.keys = self.written.keys.saturating_add(states.count);
+        self.part(&states)
+    }
+
+    /// Writes the empty part and the checksum.
+    fn end(mut self) -> io::Result<SnapshotSize> {
+        self.write(&0_u64.to_le_bytes())?;
+        let checksum = self.hasher.finish128().as_bytes();
+        self.write(&checksum)?;
+        self.out.flush()?;
+        Ok(self.written)
     }
 }
 
@@ -216,15 +182,30 @@ impl LocalStore {
     pub fn read_snapshot(input: impl Read, latest: Nanos) -> Result<Restored, SnapshotError> {
         let mut reader = Reader { input, hasher: SipHasher13::new(), part: Vec::new() };
         reader.mark()?;
-        let key_bytes = reader.key_bytes()?;
-        let (Part::Head(head), _) = reader.part()? else { return Err(SnapshotError::Damaged("it lacks its head")) };
+        let head: SnapshotHead = reader.part()?.ok_or(SnapshotError::Damaged("it lacks its head"))?;
         if head.at > latest {
             return Err(SnapshotError::Future(head.at.saturating_sub(latest)));
         }
+        let configured: Vec<ConfiguredRules> =
+            reader.part()?.ok_or(SnapshotError::Damaged("it lacks the limits' parameters"))?;
         let mut restored = Restored { store: Self::new(), head, keys: 0, unknown: 0 };
-        restored.read_parts(&mut reader, key_bytes)?;
+        configured.iter().for_each(|limit| restored.store.restore_limit(limit));
+        while let Some(states) = reader.part::<StateBatch>()? {
+            // at the beginning of time no state is as good as new, so all are kept
+            let ImportCounts { kept, merged, unknown } = restored.store.put(&states, Nanos::ZERO);
+            restored.keys = restored.keys.saturating_add(kept).saturating_add(merged);
+            restored.unknown = restored.unknown.saturating_add(unknown);
+        }
         reader.check_sum()?;
         Ok(restored)
+    }
+
+    fn restore_limit(&self, ConfiguredRules { limit, rules }: &ConfiguredRules) {
+        let Some(spec) = LimitSpec::of(limit) else { return };
+        let table = self.table(&spec);
+        // parameters that this program does not know get a number that no parameters have
+        let number = |rule: &Parameters| rule.rule(spec.algorithm).map_or(u32::MAX, |rule| table.number(&rule));
+        *table.bound.lock() = rules.iter().map(number).collect();
     }
 
     /// Whether a limit's states come from a process that had other parameters for it.
@@ -237,64 +218,6 @@ impl LocalStore {
     }
 }
 
-impl Restored {
-    /// Reads the parts after the head, with keys of `key_bytes` bytes.
-    fn read_parts(&mut self, reader: &mut Reader<impl Read>, key_bytes: usize) -> Result<(), SnapshotError> {
-        let mut limit = None;
-        loop {
-            match reader.part()? {
-                (Part::Limit(found), _) => {
-                    // the requests that held slots have ended with their process
-                    let spec = LimitSpec::of(&found.identity).filter(|spec| !spec.algorithm.holds_slots());
-                    let rules = spec.map(|spec| CarriedRules::of(self.store.table(&spec)));
-                    limit = Some((rules, found.bound));
-                }
-                (Part::Rules(parameters), _) => match &mut limit {
-                    Some((Some(rules), bound)) => {
-                        rules.learn(&parameters);
-                        // unknown parameters get a number that no parameters have
-                        let number = |position: &u32| rules.at(*position).map_or(u32::MAX, |bound| bound.number);
-                        *rules.table.bound.lock() = bound.iter().map(number).collect();
-                    }
-                    Some((None, _)) => {}
-                    None => return Err(SnapshotError::Damaged("parameters belong to no limit")),
-                },
-                (Part::Cells(count), cells) => match &limit {
-                    Some((Some(rules), _)) => self.take(rules, count, key_bytes, cells)?,
-                    Some((None, _)) => self.unknown = self.unknown.saturating_add(count),
-                    None => return Err(SnapshotError::Damaged("states belong to no limit")),
-                },
-                (Part::End, _) => return Ok(()),
-                (Part::Head(_), _) => return Err(SnapshotError::Damaged("it has two heads")),
-            }
-        }
-    }
-
-    fn take(
-        &mut self,
-        rules: &CarriedRules,
-        count: u64,
-        key_bytes: usize,
-        mut cells: &[u8],
-    ) -> Result<(), SnapshotError> {
-        let table = &rules.table;
-        for _ in 0..count {
-            let (DetachedCell { key, rule, state }, rest) = read_cell(table.algorithm, key_bytes, cells)
-                .ok_or(SnapshotError::Damaged("a state is not one of its algorithm"))?;
-            cells = rest;
-            match rules.at(rule) {
-                Some(bound) => {
-                    let mut shard = self.store.shards.of(key).lock();
-                    shard.cells[table.position].put(bound, key, Some(state));
-                    self.keys = self.keys.saturating_add(1);
-                }
-                None => self.unknown = self.unknown.saturating_add(1),
-            }
-        }
-        Ok(())
-    }
-}
-
 struct Reader<R> {
     input: R,
     hasher: SipHasher13,
@@ -302,27 +225,19 @@ struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the mark. An input with other bytes is foreign, even if it is shorter than the mark.
+    /// Reads the mark and the version. An input with another mark is foreign, even if it is shorter than the mark.
     fn mark(&mut self) -> Result<(), SnapshotError> {
         let mut mark = Vec::with_capacity(MARK.len());
         self.input.by_ref().take(MARK.len() as u64).read_to_end(&mut mark).map_err(SnapshotError::Unreadable)?;
         self.hasher.write(&mark);
         match mark.len() == MARK.len() {
-            _ if !MARK.starts_with(&mark) => Err(SnapshotError::Foreign),
-            true => Ok(()),
-            false => Err(SnapshotError::CutShort),
+            _ if !MARK.starts_with(&mark) => return Err(SnapshotError::Foreign),
+            true => {}
+            false => return Err(SnapshotError::CutShort),
         }
-    }
-
-    /// Reads the version, and returns the length of its keys.
-    fn key_bytes(&mut self) -> Result<usize, SnapshotError> {
         let mut version = [0];
         self.fill(&mut version)?;
-        match version {
-            [VERSION] => Ok(KEY_BYTES),
-            [FORMER_VERSION] => Ok(FORMER_KEY_BYTES),
-            [other] => Err(SnapshotError::Version(other)),
-        }
+        if version == [VERSION] { Ok(()) } else { Err(SnapshotError::Version(version[0])) }
     }
 
     /// Reads the checksum of all that was read before.
@@ -342,14 +257,15 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The next part, and the bytes that follow in it.
-    fn part(&mut self) -> Result<(Part, &[u8]), SnapshotError> {
+    /// The next part; `None` if it is empty.
+    fn part<T: DeserializeOwned>(&mut self) -> Result<Option<T>, SnapshotError> {
         let mut length = [0; 8];
         self.fill(&mut length)?;
-        let length = u64::from_le_bytes(length);
-        if length > LONGEST_PART {
-            return Err(SnapshotError::Damaged("a part of it is too long"));
-        }
+        let length = match u64::from_le_bytes(length) {
+            0 => return Ok(None),
+            length @ ..=LONGEST_PART => length,
+            _ => return Err(SnapshotError::Damaged("a part of it is too long")),
+        };
         self.part.clear();
         // the buffer grows with the bytes that exist, not with the length that is announced
         let read = self.input.by_ref().take(length).read_to_end(&mut self.part).map_err(SnapshotError::Unreadable)?;
@@ -357,7 +273,7 @@ impl<R: Read> Reader<R> {
             return Err(SnapshotError::CutShort);
         }
         self.hasher.write(&self.part);
-        postcard::take_from_bytes(&self.part).map_err(|_| SnapshotError::Damaged("a part of it is none"))
+        postcard::from_bytes(&self.part).map(Some).map_err(|_| SnapshotError::Damaged("a part of it is none"))
     }
 }
 
@@ -366,5 +282,11 @@ impl LimitTable {
     fn is_kept(&self) -> bool {
         let abandoned: &AtomicBool = &self.abandoned;
         !self.algorithm.holds_slots() && !abandoned.load(Ordering::Relaxed) && self.keys.load(Ordering::Relaxed) > 0
+    }
+
+    fn configured_rules(&self) -> ConfiguredRules {
+        let (bound, known) = (self.bound.lock().clone(), self.rules.read());
+        let rules = bound.iter().filter_map(|number| known.get(*number)).map(Parameters::of).collect();
+        ConfiguredRules { limit: self.spec().identity(), rules }
     }
 }

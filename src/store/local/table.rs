@@ -11,9 +11,6 @@ use crate::algorithm::{
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
-/// The bytes of a key as [`write_cell`] writes it.
-pub(super) const KEY_BYTES: usize = size_of::<u64>();
-
 /// An error: the limit's table has no room for a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
@@ -357,10 +354,10 @@ pub(super) fn write_cell(key: LimitKey, rule: u32, state: &State, bytes: &mut Ve
     Ok(())
 }
 
-/// Reads a cell that [`write_cell`] wrote, with a key of `key_bytes` bytes. Returns the cell and the bytes after it, or
-/// `None` if `bytes` do not begin with a cell.
-pub(super) fn read_cell(algorithm: AlgorithmName, key_bytes: usize, bytes: &[u8]) -> Option<(DetachedCell, &[u8])> {
-    let (key, bytes) = (bytes.first_chunk()?, bytes.get(key_bytes..)?);
+/// Reads a cell that [`write_cell`] wrote, and the bytes after it. `None` if `bytes` do not begin with
+/// a cell.
+pub(super) fn read_cell(algorithm: AlgorithmName, bytes: &[u8]) -> Option<(DetachedCell, &[u8])> {
+    let (key, bytes) = bytes.split_first_chunk()?;
     let key = LimitKey::of_fingerprint(u64::from_le_bytes(*key));
     match_algorithm!(algorithm, |AlgorithmName| {
         let ((rule, state), rest) = postcard::take_from_bytes(bytes).ok()?;
