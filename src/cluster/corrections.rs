@@ -10,9 +10,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::session::{PeerCharge, Question, ReplyCallback, Session};
-use super::wire::{Ask, PeerCorrection};
-use crate::algorithm::Completion;
+use super::session::{ReplyCallback, Session, WireRule};
+use super::wire::{Ask, CorrectionRequest};
 use crate::panics::{Panicked, catch_panic};
 use crate::units::Nanos;
 
@@ -28,22 +27,8 @@ struct PendingCorrection {
     is_sent: bool,
 }
 
-/// A correction of charges.
-#[derive(Clone, Debug)]
-pub enum Correction {
-    /// Refunds a charge. At the time of the charge, its bucket was going to be full at `full_at` on the
-    /// wall clock of the gateway that made it.
-    Refund {
-        /// The charge.
-        part: PeerCharge,
-        /// When the bucket was going to be full.
-        full_at: Nanos,
-    },
-    /// Charges even if the limit would deny it.
-    Debit(PeerCharge),
-    /// Returns a slot at the end of a request.
-    Complete(PeerCharge, Completion),
-}
+/// A correction of a charge that this gateway made at another one.
+pub type Correction = CorrectionRequest<Arc<WireRule>>;
 
 /// The maximum number of corrections that wait for an unreachable gateway: about 30 MB.
 const MAX_PENDING: usize = 100_000;
@@ -157,36 +142,10 @@ impl LocalCorrections {
 }
 
 impl Correction {
-    /// Whether the gateway that owns the key now can make the correction, whichever gateway made the charge.
-    pub(super) const fn is_transferable(&self) -> bool {
-        match self {
-            Self::Refund { .. } | Self::Debit(_) => true,
-            // the slot is reported to the other gateways that count it
-            Self::Complete(..) => false,
-        }
-    }
-
-    /// The charge that is corrected.
-    pub(super) const fn part(&self) -> &PeerCharge {
-        match self {
-            Self::Refund { part, .. } | Self::Debit(part) | Self::Complete(part, _) => part,
-        }
-    }
-
-    /// The correction as a message to a gateway that knows the parameters by the number `rule`.
-    pub(super) fn change(&self, rule: u32) -> PeerCorrection {
-        let PeerCharge { key, cost, slot, .. } = *self.part();
-        match *self {
-            Self::Refund { full_at, .. } => PeerCorrection::Refund { rule, key, cost, full_at },
-            Self::Debit(_) => PeerCorrection::Debit { rule, key, cost },
-            Self::Complete(_, end) => PeerCorrection::Complete { rule, key, slot, end },
-        }
-    }
-
     fn send(&self, number: u64, session: &Session, on_reply: ReplyCallback) -> bool {
-        let change = |numbers: &[u32]| self.change(numbers.first().copied().unwrap_or_default());
+        let change = |numbers: &[u32]| self.with_rule(numbers.first().copied().unwrap_or_default());
         let ask = |numbers: &[u32]| Ask::Change { number, change: change(numbers) };
-        session.ask(&Question { forms: &[&self.part().form], ask: &ask }, on_reply)
+        session.ask(&[&self.part().rule], ask, on_reply)
     }
 }
 
@@ -195,7 +154,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{AlgorithmName, Arguments, Value};
     use crate::charge::Enforcement;
-    use crate::cluster::session::WireRule;
+    use crate::cluster::session::PeerCharge;
     use crate::cluster::wire::LimitIdentity;
     use crate::units::LimitKey;
 
@@ -204,9 +163,9 @@ mod tests {
         arguments.set("limit", Value::Whole(1));
         let rule = AlgorithmName::Concurrency.build(&arguments).unwrap();
         let limit = LimitIdentity { name: String::new(), algorithm: String::new(), key: 0, max_keys: 1 };
-        let form = Arc::new(WireRule::new(&Arc::new(limit), &rule));
+        let rule = Arc::new(WireRule::new(&Arc::new(limit), &rule));
         let enforcement = Enforcement::DEFAULT;
-        Correction::Debit(PeerCharge { form, key: LimitKey(key), cost: 1, enforcement, slot: 0 })
+        Correction::Debit(PeerCharge { rule, key: LimitKey(key), cost: 1, enforcement, slot: 0 })
     }
 
     #[tokio::test]

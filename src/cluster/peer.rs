@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -16,7 +17,7 @@ use super::connection::{self, ConnectError, Connection, OwnIdentity};
 use super::corrections::{Correction, Pending};
 use super::members::Heartbeat;
 use super::platform::Platform;
-use super::session::{PeerCharge, Question, ReplyCallback, Session, WireRule};
+use super::session::{PeerCharge, ReplyCallback, Session, WireRule};
 use super::wire::{Answer, Ask, ChargeReply};
 use crate::algorithm::Completion;
 use crate::clock::Clock;
@@ -249,12 +250,12 @@ impl Peer {
             // if no request waits for the receipt any more, dropping it refunds the charges
             drop(sender.send(outcome));
         };
-        let forms: smallvec::SmallVec<[&WireRule; 4]> = parts.iter().map(|part| &*part.form).collect();
+        let rules: SmallVec<[&WireRule; 4]> = parts.iter().map(|part| &*part.rule).collect();
         let ask = |numbers: &[u32]| Ask::Charge {
-            wanted: parts.iter().zip(numbers).map(|(part, rule)| part.wanted(*rule)).collect(),
+            wanted: parts.iter().zip(numbers).map(|(part, rule)| part.with_rule(*rule)).collect(),
             stands_in,
         };
-        session.ask(&Question { forms: &forms, ask: &ask }, Box::new(on_reply)).then_some(receiver)
+        session.ask(&rules, ask, Box::new(on_reply)).then_some(receiver)
     }
 
     /// The connection to send over: this thread's, or another one while this thread's is not open.
@@ -335,9 +336,8 @@ impl Peer {
     }
 
     /// Sends a request over the control connection. Returns whether it was sent: otherwise `on_reply` is not called.
-    pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, on_reply: ReplyCallback) -> bool {
-        self.control_connection()
-            .is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, on_reply))
+    pub(super) fn ask(&self, ask: Ask, on_reply: ReplyCallback) -> bool {
+        self.control_connection().is_some_and(|session| session.ask(&[], |_| ask, on_reply))
     }
 
     /// Replaces the control connection. Returns the corrections that waited for an earlier process at this address.
@@ -363,7 +363,7 @@ impl Peer {
                 heard(beat);
             }
         };
-        session.ask(&Question { forms: &[], ask: &|_| Ask::Heartbeat(*beat) }, Box::new(on_reply));
+        session.ask(&[], |_| Ask::Heartbeat(*beat), Box::new(on_reply));
     }
 }
 

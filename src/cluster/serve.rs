@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::slice;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use smallvec::SmallVec;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
@@ -15,12 +15,13 @@ use super::connection::{self, ConnectError, Connection};
 use super::corrections::Correction;
 use super::drain_latch::InFlight;
 use super::handshake::Hello;
+use super::migration::OwnershipEpoch;
 use super::platform::Stream;
 use super::processes::GONE_AFTER;
 use super::ring::RingHash;
 use super::session::Outgoing;
 use super::state_service::{ChargeError, PeerSession, StateService};
-use super::wire::{Answer, Ask, ChargeRequest, Items, LimitIdentity, PeerCorrection};
+use super::wire::{Answer, Ask, ChargeRequest, CorrectionRequest, Items, LimitIdentity};
 use crate::units::{LimitKey, Nanos};
 
 /// The server for the requests of other gateways.
@@ -97,7 +98,7 @@ impl PeerServer {
                 for item in asks {
                     let Some((number, ask)) = item else { return };
                     self.cluster.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
-                    match self.answer(ask, (&other, ring), &*session, now) {
+                    match self.answer(ask, &other, ring, &*session, now) {
                         Disposition::Now(answer) => {
                             answers.push(Reply { number, answer, _in_flight: in_flight.clone() })
                         }
@@ -122,13 +123,7 @@ impl PeerServer {
         }
     }
 
-    fn answer(
-        &self,
-        ask: Ask,
-        (other, ring): (&Hello, RingHash),
-        session: &dyn PeerSession,
-        now: Nanos,
-    ) -> Disposition {
+    fn answer(&self, ask: Ask, other: &Hello, ring: RingHash, session: &dyn PeerSession, now: Nanos) -> Disposition {
         match ask {
             Ask::Learn { limit, parameters } => {
                 session.learn(&limit, &parameters);
@@ -136,7 +131,7 @@ impl PeerServer {
             }
             Ask::Take { limit, key } => return Disposition::Later(Later::Take(limit, key)),
             Ask::Charge { wanted, stands_in } => {
-                return self.work(Work::Charge(wanted, stands_in), ring, session, now);
+                return self.work(Work::Charge { wanted, stands_in }, ring, session, now);
             }
             Ask::Change { number, change } => {
                 if self.cluster.processes.is_new(other.process, number) {
@@ -155,13 +150,11 @@ impl PeerServer {
 
     /// Does `work` at once unless another gateway may have the states.
     fn work(&self, work: Work, ring: RingHash, session: &dyn PeerSession, now: Nanos) -> Disposition {
-        let keys = work.keys();
         if let Some(owner) = self.redirects(&work) {
             return Disposition::Now(Answer::NotOwner(owner));
         }
-        let epoch = self.cluster.ownership_epoch(keys.iter().map(|(_, key)| *key));
-        let foreign = self.foreign(&keys);
-        if (self.cluster.may_be_elsewhere(ring) || foreign > 0) && !session.unknown(&keys).is_empty() {
+        let (epoch, foreign) = (self.ownership_epoch(&work), self.foreign(&work));
+        if (self.cluster.may_be_elsewhere(ring) || foreign > 0) && !session.unknown(work.parts()).is_empty() {
             return Disposition::Later(Later::Work(work));
         }
         match self.attempt(&work, session, &|position| self.cluster.may_have_moved(&epoch, position), now) {
@@ -170,9 +163,13 @@ impl PeerServer {
         }
     }
 
-    /// How many of `keys` other gateways own.
-    fn foreign(&self, keys: &[(u32, LimitKey)]) -> u64 {
-        keys.iter().map(|(_, key)| u64::from(!self.cluster.owns(*key))).sum()
+    fn ownership_epoch(&self, work: &Work) -> OwnershipEpoch {
+        self.cluster.ownership_epoch(work.parts().iter().map(|part| part.key))
+    }
+
+    /// How many keys of `work` other gateways own.
+    fn foreign(&self, work: &Work) -> u64 {
+        work.parts().iter().map(|part| u64::from(!self.cluster.owns(part.key))).sum()
     }
 
     /// Counts the charges in `answer` of as many keys as are `foreign`, and has states that changed here pushed to the owners.
@@ -188,8 +185,10 @@ impl PeerServer {
     /// The reachable gateway that owns a key of `work`, unless this gateway must decide regardless of the owner.
     fn redirects(&self, work: &Work) -> Option<SocketAddr> {
         match work {
-            Work::Charge(wanted, false) => wanted.iter().find_map(|wanted| self.cluster.reachable_owner(wanted.key)),
-            Work::Charge(_, true) | Work::Change(_) => None,
+            Work::Charge { wanted, stands_in: false } => {
+                wanted.iter().find_map(|part| self.cluster.reachable_owner(part.key))
+            }
+            Work::Charge { stands_in: true, .. } | Work::Change(_) => None,
         }
     }
 
@@ -204,28 +203,27 @@ impl PeerServer {
     async fn work_later(&self, work: &Work, session: &dyn PeerSession) -> Answer {
         // the gateway that sent the charge has a timeout as well
         let patience = match work {
-            Work::Charge(..) => Nanos::new(self.cluster.context.timeout.get() / 4 * 3),
+            Work::Charge { .. } => Nanos::new(self.cluster.context.timeout.get() / 4 * 3),
             Work::Change(_) => CHANGE_PATIENCE,
         };
         let done = timeout(patience.to_duration(), self.work_where_states_are(work, session)).await;
         done.unwrap_or_else(|_| {
             let answer = self.attempt(work, session, &|_| false, self.cluster.context.clock.now());
-            self.note_stand_in(answer.unwrap_or(Answer::UnknownParameters), self.foreign(&work.keys()))
+            self.note_stand_in(answer.unwrap_or(Answer::UnknownParameters), self.foreign(work))
         })
     }
 
     /// Does `work` once the states have been fetched. Tries again while they move.
     async fn work_where_states_are(&self, work: &Work, session: &dyn PeerSession) -> Answer {
-        let keys = work.keys();
         loop {
             if let Some(owner) = self.redirects(work) {
                 return Answer::NotOwner(owner);
             }
-            let epoch = self.cluster.ownership_epoch(keys.iter().map(|(_, key)| *key));
-            let _fetches = self.cluster.fetch_states(session.unknown(&keys)).await;
+            let epoch = self.ownership_epoch(work);
+            let _fetches = self.cluster.fetch_states(session.unknown(work.parts())).await;
             let may_have_moved = |position| self.cluster.may_have_moved(&epoch, position);
             if let Some(answer) = self.attempt(work, session, &may_have_moved, self.cluster.context.clock.now()) {
-                return self.note_stand_in(answer, self.foreign(&keys));
+                return self.note_stand_in(answer, self.foreign(work));
             }
             // yield, so that the timeout is checked
             tokio::task::yield_now().await;
@@ -242,7 +240,7 @@ impl PeerServer {
         now: Nanos,
     ) -> Option<Answer> {
         let done = match work {
-            Work::Charge(wanted, _) => session
+            Work::Charge { wanted, .. } => session
                 .charge(wanted, may_have_moved, now)
                 .map(|replies| Answer::Charged { at: self.cluster.context.clock.wall_at(now), replies }),
             Work::Change(change) => session.change(change, &|| may_have_moved(0), now).map(|()| Answer::Done),
@@ -264,9 +262,9 @@ impl PeerServer {
     /// Makes a correction, once this gateway has fetched the state.
     async fn correct(self: Arc<Self>, correction: Correction) {
         let session = Arc::clone(&self.service).open_session(self.cluster.context.own.process);
-        let form = &correction.part().form;
-        session.learn(form.limit(), form.parameters());
-        self.work_later(&Work::Change(correction.change(0)), &*session).await;
+        let rule = &correction.part().rule;
+        session.learn(rule.limit(), rule.parameters());
+        self.work_later(&Work::Change(correction.with_rule(0)), &*session).await;
     }
 
     /// Releases the slots of processes that are gone, and slots that are no longer reported. `refuses` says whether an
@@ -305,20 +303,23 @@ enum Later {
 
 /// A request that changes the states of keys.
 enum Work {
-    /// The charges, and whether to decide even about keys that other gateways own.
-    Charge(Vec<ChargeRequest>, bool),
-    Change(PeerCorrection),
+    /// See [`Ask::Charge`].
+    Charge {
+        wanted: Vec<ChargeRequest>,
+        stands_in: bool,
+    },
+    Change(CorrectionRequest),
 }
 
 impl Work {
-    /// The keys whose states the work needs, each with the number of its parameters. Returning a slot needs no state.
-    fn keys(&self) -> SmallVec<[(u32, LimitKey); 4]> {
+    /// The charges whose keys' states the work needs. Returning a slot needs no state.
+    const fn parts(&self) -> &[ChargeRequest] {
         match self {
-            Self::Charge(wanted, _) => wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect(),
-            Self::Change(PeerCorrection::Refund { rule, key, .. } | PeerCorrection::Debit { rule, key, .. }) => {
-                SmallVec::from_slice(&[(*rule, *key)])
+            Self::Charge { wanted, .. } => wanted.as_slice(),
+            Self::Change(CorrectionRequest::Refund { part, .. } | CorrectionRequest::Debit(part)) => {
+                slice::from_ref(part)
             }
-            Self::Change(PeerCorrection::Complete { .. }) => SmallVec::new(),
+            Self::Change(CorrectionRequest::Complete(..)) => &[],
         }
     }
 }

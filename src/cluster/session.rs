@@ -7,13 +7,12 @@ use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::Mutex;
 use serde::Serialize;
+use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
 use super::connection::{Connection, Reader, Writer};
 use super::wire::{Answer, Ask, ChargeRequest, Items, LimitIdentity};
 use crate::algorithm::{Parameters, Rule};
-use crate::charge::Enforcement;
-use crate::units::{Cost, LimitKey};
 
 /// A limit's parameters as other gateways learn them.
 #[derive(Debug)]
@@ -51,27 +50,7 @@ impl WireRule {
 }
 
 /// The charge of one limit in a request to another gateway.
-#[derive(Clone, Debug)]
-pub struct PeerCharge {
-    /// The limit and its parameters.
-    pub form: Arc<WireRule>,
-    /// The bucket.
-    pub key: LimitKey,
-    /// The number of tokens.
-    pub cost: Cost,
-    /// Whether the limit enforces its decision, and when it consumes tokens.
-    pub enforcement: Enforcement,
-    /// The number of the slot that the request holds while it runs; 0 for none.
-    pub slot: u64,
-}
-
-impl PeerCharge {
-    /// The charge as a message to a gateway that knows the parameters by the number `rule`.
-    pub(super) const fn wanted(&self, rule: u32) -> ChargeRequest {
-        let Self { key, cost, enforcement, slot, .. } = *self;
-        ChargeRequest { rule, key, cost, enforcement, slot }
-    }
-}
+pub type PeerCharge = ChargeRequest<Arc<WireRule>>;
 
 /// A callback for the answer, or for `None` when no answer can arrive any more.
 pub(super) type ReplyCallback = Box<dyn FnOnce(Option<Answer>) + Send>;
@@ -102,14 +81,6 @@ const MAX_WAITING: usize = 16_384;
 /// The maximum number of parameters that the other side learns per connection. Each customer may have its own parameters.
 const MAX_RULES: usize = 65_536;
 
-/// A request and its parameters.
-pub(super) struct Question<'a> {
-    /// The parameters that the request refers to, by position.
-    pub(super) forms: &'a [&'a WireRule],
-    /// Makes the request from the numbers of these parameters.
-    pub(super) ask: &'a dyn Fn(&[u32]) -> Ask,
-}
-
 impl Session {
     /// Starts a task that serves `connection` until it ends or this value is dropped. Each frame begins with `ring`, the
     /// hash of the ring.
@@ -138,8 +109,9 @@ impl Session {
         !self.queue.items.is_closed()
     }
 
-    /// Sends a request. Returns whether it was sent: otherwise `on_reply` is not called.
-    pub(super) fn ask(&self, question: &Question<'_>, on_reply: ReplyCallback) -> bool {
+    /// Sends the request that `ask` makes from the numbers of the parameters `rules`. Returns whether it was sent:
+    /// otherwise `on_reply` is not called.
+    pub(super) fn ask(&self, rules: &[&WireRule], ask: impl FnOnce(&[u32]) -> Ask, on_reply: ReplyCallback) -> bool {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         {
             let mut waiting = self.waiting.lock();
@@ -150,16 +122,16 @@ impl Session {
         }
         // locked until the request is queued: the parameters that it refers to must be sent before it
         let mut known = self.known.lock();
-        let mut numbers: smallvec::SmallVec<[u32; 4]> = smallvec::SmallVec::new();
-        for form in question.forms {
+        let mut numbers = SmallVec::<[u32; 4]>::new();
+        for rule in rules {
             let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
-            numbers.push(*known.entry(form.id).or_insert_with(|| {
-                let learn = Ask::Learn { limit: (*form.limit).clone(), parameters: form.parameters.clone() };
+            numbers.push(*known.entry(rule.id).or_insert_with(|| {
+                let learn = Ask::Learn { limit: (*rule.limit).clone(), parameters: rule.parameters.clone() };
                 self.queue.push((number, learn));
                 next
             }));
         }
-        self.queue.push((number, (question.ask)(&numbers)));
+        self.queue.push((number, ask(&numbers)));
         if known.len() > MAX_RULES {
             // the other side of the next connection learns them again
             self.queue.end();

@@ -216,7 +216,7 @@ impl Cluster {
         let limit = LimitIdentity::clone(limit);
         let taking = async {
             peer.connected(|| self.migration.differs(peer.address)).await;
-            if peer.ask(&|| Ask::Take { limit: limit.clone(), key }, Box::new(on_reply)) {
+            if peer.ask(Ask::Take { limit, key }, Box::new(on_reply)) {
                 drop(receiver.await);
             }
         };
@@ -233,7 +233,7 @@ impl Cluster {
             if self.report_slots(since, ARRIVES_WITHIN).await {
                 for peer in self.view.load().peers.values() {
                     // an unreachable gateway keeps the slots that were reported before
-                    peer.ask(&|| Ask::SlotsAnnounced, Box::new(drop));
+                    peer.ask(Ask::SlotsAnnounced, Box::new(drop));
                 }
             }
         }
@@ -378,6 +378,6 @@ impl Cluster {
 async fn put(peer: &Arc<Peer>, states: &StateBatch, ring: RingHash, patience: Nanos) -> bool {
     let (sender, receiver) = oneshot::channel();
     let on_reply = move |answer| drop(sender.send(answer));
-    let asked = peer.ask(&|| Ask::Put { ring, states: states.clone() }, Box::new(on_reply));
+    let asked = peer.ask(Ask::Put { ring, states: states.clone() }, Box::new(on_reply));
     asked && matches!(timeout(patience.to_duration(), receiver).await, Ok(Ok(Some(Answer::Done))))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::migration::{ImportCounts, StoreCursor};
 use super::peer::Peer;
-use super::wire::{ChargeReply, ChargeRequest, LimitIdentity, PeerCorrection, StateBatch};
+use super::wire::{ChargeReply, ChargeRequest, CorrectionRequest, LimitIdentity, StateBatch};
 use crate::algorithm::Parameters;
 use crate::units::{LimitKey, Nanos};
 
@@ -64,8 +64,8 @@ pub trait PeerSession: Send + Sync {
     /// Learns parameters, even if this program does not know them.
     fn learn(&self, limit: &LimitIdentity, parameters: &Parameters);
 
-    /// The keys among `keys` (each with the number of its parameters) that have no state here.
-    fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<LimitIdentity>, LimitKey)>;
+    /// The keys of `parts` that have no state here.
+    fn unknown(&self, parts: &[ChargeRequest]) -> Vec<(Arc<LimitIdentity>, LimitKey)>;
 
     /// Charges all of `wanted` or none. `may_have_moved` says by position whether another gateway may have
     /// a missing state.
@@ -77,6 +77,10 @@ pub trait PeerSession: Send + Sync {
     ) -> Result<Vec<ChargeReply>, ChargeError>;
 
     /// Makes `change`. `may_have_moved` says whether another gateway may have the state if it is missing.
-    fn change(&self, change: &PeerCorrection, may_have_moved: &dyn Fn() -> bool, now: Nanos)
-    -> Result<(), ChargeError>;
+    fn change(
+        &self,
+        change: &CorrectionRequest,
+        may_have_moved: &dyn Fn() -> bool,
+        now: Nanos,
+    ) -> Result<(), ChargeError>;
 }

@@ -91,7 +91,7 @@ pub enum Ask {
         /// The same number for each repetition, and a different one for every other change of the asking process.
         number: u64,
         /// The correction.
-        change: PeerCorrection,
+        change: CorrectionRequest,
     },
     /// Says that the asker is alive. Answered with [`Answer::Heartbeat`].
     Heartbeat(Heartbeat),
@@ -169,11 +169,11 @@ impl LimitIdentity {
     }
 }
 
-/// One charge.
+/// One charge. `R` identifies its limit and parameters: a number in a message, as the connection has learned them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ChargeRequest {
-    /// The number of the parameters in this connection.
-    pub rule: u32,
+pub struct ChargeRequest<R = u32> {
+    /// The limit and its parameters.
+    pub rule: R,
     /// The bucket.
     pub key: LimitKey,
     /// The number of tokens.
@@ -185,6 +185,14 @@ pub struct ChargeRequest {
     pub slot: u64,
 }
 
+impl<R> ChargeRequest<R> {
+    /// The same charge, whose parameters `rule` identifies.
+    pub const fn with_rule<S>(&self, rule: S) -> ChargeRequest<S> {
+        let Self { key, cost, enforcement, slot, .. } = *self;
+        ChargeRequest { rule, key, cost, enforcement, slot }
+    }
+}
+
 /// The result of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChargeReply {
@@ -194,40 +202,48 @@ pub struct ChargeReply {
     pub common: Option<LimitKey>,
 }
 
-/// A correction.
+/// A correction of a charge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum PeerCorrection {
+pub enum CorrectionRequest<R = u32> {
     /// Refunds a charge.
     Refund {
-        /// The number of the parameters in this connection.
-        rule: u32,
-        /// The bucket.
-        key: LimitKey,
-        /// The number of tokens.
-        cost: Cost,
+        /// The charge.
+        part: ChargeRequest<R>,
         /// When the bucket was going to be full after the charge, on the wall clock of the gateway that charged it.
         full_at: Nanos,
     },
     /// Charges even if the limit would deny it.
-    Debit {
-        /// The number of the parameters in this connection.
-        rule: u32,
-        /// The bucket.
-        key: LimitKey,
-        /// The number of tokens.
-        cost: Cost,
-    },
-    /// Returns the slot of a request; a charge of this slot that arrives later has no effect.
-    Complete {
-        /// The number of the parameters in this connection.
-        rule: u32,
-        /// The bucket.
-        key: LimitKey,
-        /// The number of the slot.
-        slot: u64,
-        /// How the request ended.
-        end: Completion,
-    },
+    Debit(ChargeRequest<R>),
+    /// Returns the slot of a request at its end; a charge of this slot that arrives later has no effect.
+    Complete(ChargeRequest<R>, Completion),
+}
+
+impl<R> CorrectionRequest<R> {
+    /// Whether the gateway that owns the key now can make the correction, whichever gateway made the charge.
+    pub const fn is_transferable(&self) -> bool {
+        match self {
+            Self::Refund { .. } | Self::Debit(_) => true,
+            // the slot is reported to the other gateways that count it
+            Self::Complete(..) => false,
+        }
+    }
+
+    /// The charge that is corrected.
+    pub const fn part(&self) -> &ChargeRequest<R> {
+        match self {
+            Self::Refund { part, .. } | Self::Debit(part) | Self::Complete(part, _) => part,
+        }
+    }
+
+    /// The same correction of a charge whose parameters `rule` identifies.
+    pub fn with_rule<S>(&self, rule: S) -> CorrectionRequest<S> {
+        let part = self.part().with_rule(rule);
+        match *self {
+            Self::Refund { full_at, .. } => CorrectionRequest::Refund { part, full_at },
+            Self::Debit(_) => CorrectionRequest::Debit(part),
+            Self::Complete(_, end) => CorrectionRequest::Complete(part, end),
+        }
+    }
 }
 
 /// States of one limit. Snapshots have them too: a change of the form needs a new version of both.

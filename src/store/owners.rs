@@ -104,16 +104,16 @@ impl Owners {
             charge.taken_from = ChargeSource::Owner(peer.number);
             charge.ahead = ClockOffset::between(owner_time, now);
             charge.key = common.unwrap_or(charge.key);
-            self.results.insert(part.key, (part.form.id(), CachedDenial::new(&charged, charge.cost, now)));
+            self.results.insert(part.key, (part.rule.id(), CachedDenial::new(&charged, charge.cost, now)));
             all.push(charged);
         }
         Ok(all)
     }
 
     fn part(&self, limit: &OwnedLimit, charge: &Charge) -> Option<PeerCharge> {
-        let OwnedRule { form, .. } = limit.owned_rule(&charge.rule)?;
+        let OwnedRule { form: rule, .. } = limit.owned_rule(&charge.rule)?;
         let Charge { key, cost, enforcement, slot, .. } = *charge;
-        Some(PeerCharge { form, key, cost, enforcement, slot: slot.map_or(0, |slot| slot.number) })
+        Some(PeerCharge { rule, key, cost, enforcement, slot: slot.map_or(0, |slot| slot.number) })
     }
 
     /// The slot that a charge will hold while its request runs, if it holds one.
@@ -170,7 +170,7 @@ impl Owners {
 
     /// The slots of this process that have not been reported since `since` to the gateways that count them now: see
     /// [`RunningSlots::unreported`]. Also tells those gateways of slots that have ended.
-    pub(super) fn unreported(&self, since: Nanos, now: Nanos) -> (Vec<(Arc<Peer>, StateBatch)>, Vec<StateBatch>) {
+    pub(super) fn unreported(&self, since: Nanos, now: Nanos) -> Vec<(Option<Arc<Peer>>, StateBatch)> {
         for (peer, part) in self.running.unreported_ends(|key| self.cluster.owner_peer(key), now) {
             peer.correct(Correction::Complete(part, Completion::UNMEASURED));
         }

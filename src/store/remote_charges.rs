@@ -8,14 +8,14 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::algorithm::{Completion, Parameters};
-use crate::charge::{Charge, Enforcement, Refund, RuleRef, Slot};
+use crate::charge::{Charge, Refund, RuleRef, Slot};
 use crate::cluster::Peer;
 use crate::cluster::migration::{ImportCounts, StoreCursor};
 use crate::cluster::state_service::{ChargeError, PeerSession, StateService};
-use crate::cluster::wire::{ChargeReply, ChargeRequest, LimitIdentity, PeerCorrection, StateBatch};
+use crate::cluster::wire::{ChargeReply, ChargeRequest, CorrectionRequest, LimitIdentity, StateBatch};
 use crate::store::local::{Binding, StateElsewhere, is_overflow};
 use crate::store::{LimitSpec, Store};
-use crate::units::{Cost, LimitKey, Nanos};
+use crate::units::{LimitKey, Nanos};
 
 /// Slots that processes have given back, so that a charge or a state that arrives late does not take them again.
 #[derive(Debug, Default)]
@@ -110,11 +110,13 @@ impl StateService for Store {
 
     fn unreported_slots(&self, since: Nanos, now: Nanos) -> Vec<(Arc<Peer>, StateBatch)> {
         let Some(owners) = &self.owners else { return Vec::new() };
-        let (there, here) = owners.unreported(since, now);
-        for states in here {
-            self.local.put(&states, now);
-        }
-        there
+        let unreported = owners.unreported(since, now).into_iter().filter_map(|(peer, states)| {
+            if peer.is_none() {
+                self.local.put(&states, now);
+            }
+            Some((peer?, states))
+        });
+        unreported.collect()
     }
 
     fn slots_reported(&self, peer: u32, states: &StateBatch, now: Nanos) {
@@ -129,17 +131,18 @@ impl StateService for Store {
     }
 }
 
-impl Limits {
-    /// The charge of `key` under these parameters; `None` if this program does not know them.
-    fn charge_of(&self, rule: u32, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Option<Charge> {
-        let limit = (*self.positions.get(usize::try_from(rule).ok()?)?)?;
-        Some(Charge::new(limit, RuleRef::Listed(0), key, cost, enforcement))
-    }
-}
-
 impl RemoteCharges {
     const fn slot(&self, number: u64) -> Slot {
         Slot { process: self.process, number }
+    }
+
+    /// The charge that the other gateway requests. An error if this program does not know its parameters.
+    fn charge_of(&self, limits: &Limits, part: &ChargeRequest) -> Result<Charge, ChargeError> {
+        let ChargeRequest { rule, key, cost, enforcement, slot } = *part;
+        let position = usize::try_from(rule).ok().and_then(|rule| *limits.positions.get(rule)?);
+        let limit = position.ok_or(ChargeError::UnknownParameters)?;
+        let slot = (slot > 0).then(|| self.slot(slot));
+        Ok(Charge { slot, ..Charge::new(limit, RuleRef::Listed(0), key, cost, enforcement) })
     }
 
     /// The limits; if one of `batch` has started afresh, bound to its new table.
@@ -166,11 +169,11 @@ impl PeerSession for RemoteCharges {
         limits.positions.push(position);
     }
 
-    fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<LimitIdentity>, LimitKey)> {
+    fn unknown(&self, parts: &[ChargeRequest]) -> Vec<(Arc<LimitIdentity>, LimitKey)> {
         let limits = self.limits.read();
-        let unknown = keys.iter().filter_map(|(rule, key)| {
-            let charge = limits.charge_of(*rule, *key, 0, Enforcement::DEFAULT)?;
-            Some((Arc::new(self.store.local.misses(&limits.binding, &charge)?), *key))
+        let unknown = parts.iter().filter_map(|part| {
+            let charge = self.charge_of(&limits, part).ok()?;
+            Some((Arc::new(self.store.local.misses(&limits.binding, &charge)?), part.key))
         });
         unknown.collect()
     }
@@ -182,11 +185,8 @@ impl PeerSession for RemoteCharges {
         now: Nanos,
     ) -> Result<Vec<ChargeReply>, ChargeError> {
         let limits = self.limits.read();
-        let charges = wanted.iter().map(|wanted| {
-            let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
-            Some(Charge { slot, ..limits.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.enforcement)? })
-        });
-        let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(ChargeError::UnknownParameters)?;
+        let charges = wanted.iter().map(|part| self.charge_of(&limits, part));
+        let mut batch = charges.collect::<Result<Vec<Charge>, _>>()?;
         let limits = self.renewed(limits, &batch);
         let charged = self.store.local.charge_unless(&limits.binding, &mut batch, may_have_moved, now);
         let charged = charged.map_err(|StateElsewhere| ChargeError::StateElsewhere)?;
@@ -204,35 +204,28 @@ impl PeerSession for RemoteCharges {
 
     fn change(
         &self,
-        change: &PeerCorrection,
+        change: &CorrectionRequest,
         may_have_moved: &dyn Fn() -> bool,
         now: Nanos,
     ) -> Result<(), ChargeError> {
-        let (local, limits) = (&self.store.local, self.limits.read());
-        let charge_of = |rule, key, cost| {
-            limits.charge_of(rule, key, cost, Enforcement::DEFAULT).ok_or(ChargeError::UnknownParameters)
-        };
+        let (local, limits, part) = (&self.store.local, self.limits.read(), change.part());
         let changed = match *change {
             // the common bucket of a gateway that is gone has ended with it
-            PeerCorrection::Refund { key, .. } | PeerCorrection::Debit { key, .. }
-                if is_overflow(key) && self.is_own_process() =>
-            {
-                Ok(())
-            }
-            PeerCorrection::Refund { rule, key, cost, full_at } => {
+            _ if change.is_transferable() && is_overflow(part.key) && self.is_own_process() => Ok(()),
+            CorrectionRequest::Refund { full_at, .. } => {
                 let full_at = full_at.shifted(local.wall_offset().get().reversed());
-                let refund = Refund { charge: charge_of(rule, key, cost)?, full_at };
+                let refund = Refund { charge: self.charge_of(&limits, part)?, full_at };
                 local.refund_here(&limits.binding, &refund, may_have_moved, now)
             }
-            PeerCorrection::Debit { rule, key, cost } => {
-                let charge = charge_of(rule, key, cost)?;
+            CorrectionRequest::Debit(_) => {
+                let charge = self.charge_of(&limits, part)?;
                 let limits = self.renewed(limits, slice::from_ref(&charge));
                 local.debit_here(&limits.binding, &charge, may_have_moved, now)
             }
-            PeerCorrection::Complete { rule, key, slot, end } => {
-                let slot = self.slot(slot);
+            CorrectionRequest::Complete(_, end) => {
+                let slot = self.slot(part.slot);
                 self.store.ended_slots.note_end(slot);
-                local.end(&limits.binding, &charge_of(rule, key, 0)?, slot, end, now);
+                local.end(&limits.binding, &self.charge_of(&limits, part)?, slot, end, now);
                 Ok(())
             }
         };

@@ -46,6 +46,9 @@ pub(super) enum CountedAt {
 /// The gateways that may count a slot, each once.
 pub(super) type Counters = SmallVec<[CountedAt; 1]>;
 
+/// The slots to report to a gateway; to this one if there is no peer.
+type SlotReport = (Option<Arc<Peer>>, Vec<StateBatch>);
+
 /// How long an ended slot is remembered: by then this process sees every new owner of its key, which may have received
 /// a state that still counts the slot.
 const REMEMBERED: Nanos = Nanos::from_secs(3);
@@ -113,18 +116,18 @@ impl RunningSlots {
         unreported.collect()
     }
 
-    /// The slots that have to be reported: to other gateways, and to this one. `peer` returns the gateway that counts a
-    /// key now, if it is another one; it gets the gateway that was told last. Slots that were reported at `since` or
-    /// later are left out. The others count as reported once the gateway confirms (see [`RunningSlots::set_reported`]).
+    /// The slots that have to be reported, each batch with the gateway that counts them now; `None` if it is this one.
+    /// `peer` returns the gateway that counts a key now, if it is another one; it gets the gateway that was told last.
+    /// Slots that were reported at `since` or later are left out. Those of other gateways count as reported once the
+    /// gateway confirms (see [`RunningSlots::set_reported`]).
     pub(super) fn unreported(
         &self,
         process: u64,
         peer: impl Fn(LimitKey, CountedAt) -> Option<Arc<Peer>>,
         since: Nanos,
         now: Nanos,
-    ) -> (Vec<(Arc<Peer>, StateBatch)>, Vec<StateBatch>) {
-        let mut there: BTreeMap<(u32, u64), (Arc<Peer>, Vec<StateBatch>)> = BTreeMap::new();
-        let mut here: BTreeMap<u64, Vec<StateBatch>> = BTreeMap::new();
+    ) -> Vec<(Option<Arc<Peer>>, StateBatch)> {
+        let mut batches: BTreeMap<(Option<u32>, u64), SlotReport> = BTreeMap::new();
         for (number, RunningSlot { part, counters, reported }) in &mut self.0.lock().held {
             let last = counters.last().copied().unwrap_or(CountedAt::ThisNode);
             let peer = peer(part.key, last);
@@ -136,23 +139,14 @@ impl RunningSlots {
                 counters.retain(|known| *known != counted_at);
                 counters.push(counted_at);
             }
+            *reported = peer.is_none().then_some(now);
             let held = HeldSlot { slot: Slot { process, number: *number }, key: part.key, cost: part.cost, rule: 0 };
-            match peer {
-                None => {
-                    *reported = Some(now);
-                    add(here.entry(part.form.id()).or_default(), &part.form, held);
-                }
-                Some(peer) => {
-                    *reported = None;
-                    let fresh = || (Arc::clone(&peer), Vec::new());
-                    let (_, all) = there.entry((peer.number, part.form.id())).or_insert_with(fresh);
-                    add(all, &part.form, held);
-                }
-            }
+            let place = (peer.as_ref().map(|peer| peer.number), part.rule.id());
+            let (_, all) = batches.entry(place).or_insert_with(|| (peer, Vec::new()));
+            add(all, &part.rule, held);
         }
-        let there = there.into_values();
-        let there = there.flat_map(|(peer, all)| all.into_iter().map(move |states| (Arc::clone(&peer), states)));
-        (there.collect(), here.into_values().flatten().collect())
+        let batches = batches.into_values();
+        batches.flat_map(|(peer, all)| all.into_iter().map(move |states| (peer.clone(), states))).collect()
     }
 
     /// Notes that the slots in `states` were reported at `now` to the gateway of this number.
@@ -170,13 +164,13 @@ impl RunningSlots {
     }
 }
 
-/// Adds `held`, of a limit with this form, to the last of `all`, or to a new one.
-fn add(all: &mut Vec<StateBatch>, form: &WireRule, held: HeldSlot) {
+/// Adds `held`, under the parameters `rule`, to the last of `all`, or to a new one.
+fn add(all: &mut Vec<StateBatch>, rule: &WireRule, held: HeldSlot) {
     match all.last_mut().filter(|states| states.held.len() < MAX_PER_REPORT) {
         Some(states) => states.held.push(held),
         None => all.push(StateBatch {
-            limit: (**form.limit()).clone(),
-            rules: vec![form.parameters().clone()],
+            limit: (**rule.limit()).clone(),
+            rules: vec![rule.parameters().clone()],
             count: 0,
             cells: Vec::new(),
             held: vec![held],
