@@ -106,17 +106,18 @@ struct Counts {
 /// The gateway that decides about a key.
 #[derive(Clone)]
 pub enum Decider {
-    /// This gateway, which owns it.
+    /// This gateway, which owns it, or stands in for an owner that cannot be asked.
     ThisNode,
-    /// This gateway, because the owner cannot be asked.
-    StandIn,
     /// This gateway, because it can ask no other gateway.
     Isolated,
-    /// The peer, which owns the key.
-    OwnerPeer(Arc<Peer>),
-    /// The peer, although it may not own the key: the owner cannot be asked, or the peer is the owner in another gateway's
-    /// view.
-    StandInPeer(Arc<Peer>),
+    /// Another gateway.
+    Peer {
+        /// The gateway.
+        peer: Arc<Peer>,
+        /// Whether it decides although it may not own the key: the owner cannot be asked, or the peer is the owner in
+        /// another gateway's view.
+        stands_in: bool,
+    },
 }
 
 impl Cluster {
@@ -191,7 +192,7 @@ impl Cluster {
             Some(owner) if owner == own => return Decider::ThisNode,
             Some(owner) => {
                 if let Some(peer) = reachable(owner) {
-                    return Decider::OwnerPeer(peer);
+                    return Decider::Peer { peer, stands_in: false };
                 }
             }
             None => return Decider::Isolated,
@@ -199,10 +200,10 @@ impl Cluster {
         for address in view.ring.order(key).into_iter().skip(1) {
             if address == own {
                 self.count_stand_ins(1);
-                return Decider::StandIn;
+                return Decider::ThisNode;
             }
             if let Some(peer) = reachable(address) {
-                return Decider::StandInPeer(peer);
+                return Decider::Peer { peer, stands_in: true };
             }
         }
         self.decide_isolated()
@@ -215,10 +216,8 @@ impl Cluster {
             return Decider::ThisNode;
         }
         let view = self.view.load();
-        match view.peers.get(&owner).filter(|peer| !peer.is_suspected()) {
-            Some(peer) if !often => Decider::OwnerPeer(Arc::clone(peer)),
-            peer => Decider::StandInPeer(Arc::clone(peer.unwrap_or(asked))),
-        }
+        let owner = view.peers.get(&owner).filter(|peer| !peer.is_suspected());
+        Decider::Peer { peer: Arc::clone(owner.unwrap_or(asked)), stands_in: often || owner.is_none() }
     }
 
     /// The owner of `key`, if it is another gateway, whether it is reachable or not.

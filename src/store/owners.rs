@@ -84,10 +84,12 @@ impl Owners {
         self.results.get(&key).filter(|(known, _)| *known == form.id()).map(|(_, result)| result)
     }
 
-    /// Charges all of `batch` at `peer` or none, if it answers. `limits` are those of the charges.
+    /// Charges all of `batch` at `peer` or none, if it answers. `limits` are those of the charges. With `stands_in`, the
+    /// peer decides even if it does not own the keys.
     pub(super) async fn charge(
         &self,
-        (peer, stands_in): (&Arc<Peer>, bool),
+        peer: &Arc<Peer>,
+        stands_in: bool,
         limits: &[&OwnedLimit],
         batch: &mut [Charge],
         now: Nanos,
@@ -201,8 +203,8 @@ impl Owners {
             return self.cluster.peer(node);
         }
         match self.decider(charge) {
-            Decider::OwnerPeer(peer) | Decider::StandInPeer(peer) => Some(peer),
-            Decider::ThisNode | Decider::StandIn | Decider::Isolated => None,
+            Decider::Peer { peer, .. } => Some(peer),
+            Decider::ThisNode | Decider::Isolated => None,
         }
     }
 

@@ -41,18 +41,11 @@ type Positions = SmallVec<[usize; 4]>;
 
 /// A place where charges are decided.
 enum Site {
-    /// In memory.
-    ThisNode,
-    /// In memory, because no other gateway can be reached.
-    Isolated,
-    /// By this other gateway.
-    Peer(Arc<Peer>, StandsIn),
+    /// In the memory of a gateway.
+    Gateway(Decider),
     /// In Redis, in one call.
     Redis,
 }
-
-/// Whether the gateway decides even if it does not own the keys.
-type StandsIn = bool;
 
 /// Charges that are decided together.
 struct Group {
@@ -100,7 +93,7 @@ impl<'a> ChargeTransaction<'a> {
         let mut failed_closed = None;
         while let Some(group) = groups.pop_front() {
             // limits in memory still count a denied request if they are configured to
-            if self.is_denied() && !matches!(group.site, Site::ThisNode) {
+            if self.is_denied() && !matches!(group.site, Site::Gateway(Decider::ThisNode)) {
                 break;
             }
             match self.decide(&group).await {
@@ -155,15 +148,15 @@ impl<'a> ChargeTransaction<'a> {
                         None => by_slot.push((slot, SmallVec::from_slice(&[position]))),
                     }
                 }
-                Authority::Owned(owners, _) => match Site::from(owners.decider(charge)) {
-                    Site::ThisNode => here.push(position),
-                    site => join(&mut owned, Group::new(site, SmallVec::from_slice(&[position]))),
+                Authority::Owned(owners, _) => match owners.decider(charge) {
+                    Decider::ThisNode => here.push(position),
+                    decider => join(&mut owned, Group::new(Site::Gateway(decider), SmallVec::from_slice(&[position]))),
                 },
             }
         }
         let redis = alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions));
         let redis = redis.map(|positions| Group::new(Site::Redis, positions));
-        let here = (!here.is_empty()).then(|| Group::new(Site::ThisNode, here));
+        let here = (!here.is_empty()).then(|| Group::new(Site::Gateway(Decider::ThisNode), here));
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
@@ -179,7 +172,7 @@ impl<'a> ChargeTransaction<'a> {
             // the gateway that did not answer may still charge the old slot, which has ended
             charge.slot = owners.slot(limit, charge);
             let decider = match (outcome, &group.site) {
-                (Some(Outcome::NotOwner(owner)), Site::Peer(asked, _)) => {
+                (Some(Outcome::NotOwner(owner)), Site::Gateway(Decider::Peer { peer: asked, .. })) => {
                     owners.cluster.redirected(asked, owner, tried >= OFTEN)
                 }
                 // a gateway that does not know the parameters does not know them the next time either
@@ -187,7 +180,7 @@ impl<'a> ChargeTransaction<'a> {
                 (Some(_), _) if unanswered >= MAX_UNANSWERED => owners.cluster.decide_isolated(),
                 _ => owners.decider(charge),
             };
-            let site = Site::from(decider);
+            let site = Site::Gateway(decider);
             join(&mut groups, Group { site, positions: SmallVec::from_slice(&[*position]), tried, unanswered });
         }
         groups
@@ -198,10 +191,14 @@ impl<'a> ChargeTransaction<'a> {
         let charges = group.positions.iter().map(|position| self.batch[*position].clone());
         let mut charges: SmallVec<[Charge; 4]> = charges.collect();
         let (charged, source) = match &group.site {
-            Site::ThisNode => (self.charge_local(&mut charges, group.tried).await?, DecisionSource::Local),
-            Site::Isolated => (self.charge_local(&mut charges, group.tried).await?, DecisionSource::Fallback),
-            Site::Peer(peer, stands_in) => {
-                (self.charge_owned(&mut charges, (peer, *stands_in)).await?, DecisionSource::Owner)
+            Site::Gateway(Decider::ThisNode) => {
+                (self.charge_local(&mut charges, group.tried).await?, DecisionSource::Local)
+            }
+            Site::Gateway(Decider::Isolated) => {
+                (self.charge_local(&mut charges, group.tried).await?, DecisionSource::Fallback)
+            }
+            Site::Gateway(Decider::Peer { peer, stands_in }) => {
+                (self.charge_owned(&mut charges, peer, *stands_in).await?, DecisionSource::Owner)
             }
             Site::Redis => self.charge_shared(&mut charges).await?,
         };
@@ -244,7 +241,8 @@ impl<'a> ChargeTransaction<'a> {
     async fn charge_owned(
         &self,
         charges: &mut [Charge],
-        (peer, stands_in): (&Arc<Peer>, StandsIn),
+        peer: &Arc<Peer>,
+        stands_in: bool,
     ) -> Result<AllCharged, Stop> {
         let Some(owners) = &self.store.owners else { return Err(Stop::Elsewhere(Some(Outcome::Unreachable))) };
         let limits = charges.iter().filter_map(|charge| match self.authority(charge) {
@@ -254,7 +252,7 @@ impl<'a> ChargeTransaction<'a> {
         let limits: SmallVec<[&OwnedLimit; 4]> = limits.collect();
         let holding = charges.iter().filter(|charge| charge.slot.is_some()).cloned();
         let mut unanswered = Unanswered { store: self.store, binding: self.binding, peer, charges: holding.collect() };
-        let charged = owners.charge((peer, stands_in), &limits, charges, self.now).await;
+        let charged = owners.charge(peer, stands_in, &limits, charges, self.now).await;
         if !matches!(charged, Err(Outcome::TimedOut | Outcome::Cut)) {
             unanswered.charges.clear();
         }
@@ -320,22 +318,14 @@ impl Drop for ChargeTransaction<'_> {
     }
 }
 
-impl From<Decider> for Site {
-    fn from(decider: Decider) -> Self {
-        match decider {
-            Decider::ThisNode | Decider::StandIn => Self::ThisNode,
-            Decider::Isolated => Self::Isolated,
-            Decider::OwnerPeer(peer) => Self::Peer(peer, false),
-            Decider::StandInPeer(peer) => Self::Peer(peer, true),
-        }
-    }
-}
-
 /// Adds `group` to the group that is decided at the same site, or as a new one.
 fn join(groups: &mut Vec<Group>, group: Group) {
     let alike = groups.iter_mut().find(|known| match (&known.site, &group.site) {
-        (Site::Peer(known, _), Site::Peer(peer, _)) => known.number == peer.number,
-        (Site::ThisNode, Site::ThisNode) | (Site::Isolated, Site::Isolated) => true,
+        (Site::Gateway(known), Site::Gateway(decider)) => match (known, decider) {
+            (Decider::Peer { peer: known, .. }, Decider::Peer { peer, .. }) => known.number == peer.number,
+            (Decider::ThisNode, Decider::ThisNode) | (Decider::Isolated, Decider::Isolated) => true,
+            _ => false,
+        },
         _ => false,
     });
     match alike {
