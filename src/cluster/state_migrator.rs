@@ -244,21 +244,13 @@ impl Cluster {
     async fn report_slots(&self, since: Nanos, patience: Nanos) -> bool {
         let Some(service) = self.service() else { return true };
         let ring = self.view.load().ring.hash();
-        let mut reporting = JoinSet::new();
-        for (peer, states) in service.unreported_slots(since, self.context.clock.now()) {
-            reporting.spawn(async move {
-                let is_told = put(&peer, &states, ring, patience).await;
-                (peer.number, states, is_told)
-            });
-        }
-        let mut all_know = true;
-        while let Some(reported) = reporting.join_next().await {
-            match reported {
-                Ok((peer, states, true)) => service.slots_reported(peer, &states, self.context.clock.now()),
-                Ok((.., false)) | Err(_) => all_know = false,
+        let reported = |peer: &Peer, states: &StateBatch, has_arrived: bool| {
+            if has_arrived {
+                service.slots_reported(peer.number, states, self.context.clock.now());
             }
-        }
-        all_know
+        };
+        let slots = service.unreported_slots(since, self.context.clock.now());
+        put_all(slots, ring, patience, reported).await
     }
 
     // === pushing ===
@@ -303,8 +295,9 @@ impl Cluster {
         is_all
     }
 
-    /// Pushes one part of the store. Another thread searches it, so that this gateway still answers others
-    /// in the meantime. Dropping this loses the states of the part: [`Cluster::hold_pushes`] waits for its end.
+    /// Pushes one part of the store, and puts states back that do not arrive within `patience`. Returns whether no state
+    /// of another owner is left in it. Another thread searches it, so that this gateway still answers others in the
+    /// meantime. Dropping this loses the states of the part: [`Cluster::hold_pushes`] waits for its end.
     async fn push_some(
         self: &Arc<Self>,
         service: &Arc<dyn StateService>,
@@ -313,65 +306,75 @@ impl Cluster {
         patience: Nanos,
     ) -> bool {
         let _part = self.migration.part.lock().await;
-        let peers: Arc<[Arc<Peer>]> = view.peers.values().filter(|peer| peer.is_reachable()).cloned().collect();
-        let cluster = Arc::clone(self);
-        let (searched, seen, reachable, mut at) =
-            (Arc::clone(service), Arc::clone(view), Arc::clone(&peers), std::mem::take(cursor));
+        let (cluster, searched, seen, mut at) =
+            (Arc::clone(self), Arc::clone(service), Arc::clone(view), std::mem::take(cursor));
         let (sender, found) = oneshot::channel();
         self.context.platform.spawn_long(Box::new(move || {
-            let (own, is_all) = (cluster.context.own.address, Cell::new(true));
-            let to = |key: LimitKey| {
-                let owner = seen.ring.owner(key).filter(|owner| *owner != own)?;
-                let place = reachable.iter().position(|peer| peer.address == owner);
-                match place {
-                    Some(_) => cluster.migration.begin_push(key, cluster.context.clock.now()),
-                    // the state stays here until the owner is reachable or no longer a member
-                    None => is_all.set(false),
-                }
-                place
-            };
-            let parts = searched.take_moved(&mut at, &to, cluster.context.clock.now());
-            drop(sender.send((at, parts, is_all.get())));
+            let (batches, is_all) = cluster.take_moved(&*searched, &seen, &mut at);
+            drop(sender.send((at, batches, is_all)));
         }));
-        let Ok((at, parts, is_all)) = found.await else { return false };
+        let Ok((at, batches, is_all)) = found.await else { return false };
         *cursor = at;
-        let parts = parts.into_iter().filter_map(|(place, states)| Some((Arc::clone(peers.get(place)?), states)));
-        let have_arrived = self.send(service, parts.collect(), view.ring.hash(), patience).await;
+        let sent = |_: &Peer, states: &StateBatch, has_arrived: bool| {
+            if has_arrived {
+                self.migration.counts.pushed.fetch_add(states.count, Ordering::Relaxed);
+            } else {
+                service.put(states, self.context.clock.now());
+            }
+        };
+        let have_arrived = put_all(batches, view.ring.hash(), patience, sent).await;
         self.migration.end_push();
         is_all && have_arrived
     }
 
-    /// Sends states to their owners under `ring`, and puts those back into the store that do not arrive within `patience`.
-    /// Returns whether all have arrived.
-    async fn send(
+    /// Takes states out of one part of the store, for the gateways that own them in `view`. Also returns whether it took
+    /// all: the states of an unreachable owner stay here until the owner is reachable or no longer a member.
+    fn take_moved(
         &self,
-        service: &Arc<dyn StateService>,
-        parts: Vec<(Arc<Peer>, StateBatch)>,
-        ring: RingHash,
-        patience: Nanos,
-    ) -> bool {
-        let mut sending = JoinSet::new();
-        for (peer, states) in parts {
-            sending.spawn(async move {
-                let has_arrived = put(&peer, &states, ring, patience).await;
-                (states, has_arrived)
-            });
-        }
-        let mut is_all = true;
-        while let Some(sent) = sending.join_next().await {
-            match sent {
-                Ok((states, true)) => {
-                    self.migration.counts.pushed.fetch_add(states.count, Ordering::Relaxed);
-                }
-                Ok((states, false)) => {
-                    service.put(&states, self.context.clock.now());
-                    is_all = false;
-                }
-                Err(_) => is_all = false,
+        service: &dyn StateService,
+        view: &View,
+        cursor: &mut StoreCursor,
+    ) -> (Vec<(Arc<Peer>, StateBatch)>, bool) {
+        let (own, is_all) = (self.context.own.address, Cell::new(true));
+        let peers: Vec<&Arc<Peer>> = view.peers.values().filter(|peer| peer.is_reachable()).collect();
+        let to = |key: LimitKey| {
+            let owner = view.ring.owner(key).filter(|owner| *owner != own)?;
+            let place = peers.iter().position(|peer| peer.address == owner);
+            match place {
+                Some(_) => self.migration.begin_push(key, self.context.clock.now()),
+                None => is_all.set(false),
             }
-        }
-        is_all
+            place
+        };
+        let batches = service.take_moved(cursor, &to, self.context.clock.now()).into_iter();
+        let batches = batches.filter_map(|(place, states)| Some((Arc::clone(peers.get(place)?), states)));
+        (batches.collect(), is_all.get())
     }
+}
+
+/// Sends states to the gateways that own them under `ring`. Calls `ended` for each batch with whether it arrived within
+/// `patience`. Returns whether all have arrived.
+async fn put_all(
+    batches: Vec<(Arc<Peer>, StateBatch)>,
+    ring: RingHash,
+    patience: Nanos,
+    ended: impl Fn(&Peer, &StateBatch, bool),
+) -> bool {
+    let mut sending = JoinSet::new();
+    for (peer, states) in batches {
+        sending.spawn(async move {
+            let has_arrived = put(&peer, &states, ring, patience).await;
+            (peer, states, has_arrived)
+        });
+    }
+    let mut is_all = true;
+    while let Some(sent) = sending.join_next().await {
+        is_all &= sent.is_ok_and(|(peer, states, has_arrived)| {
+            ended(&peer, &states, has_arrived);
+            has_arrived
+        });
+    }
+    is_all
 }
 
 /// Sends `states` to `peer`, which owns them under `ring`. Returns whether they arrived within `patience`.
