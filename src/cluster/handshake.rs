@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{SHA256, digest};
 use ring::hkdf::{HKDF_SHA256, Salt};
-use ring::hmac::{HMAC_SHA256, Key, Tag, sign, verify};
+use ring::hmac::{HMAC_SHA256, Key, sign, verify};
 use serde::{Deserialize, Serialize};
 
 use super::wire::{MAX_FRAME_BYTES, OLDEST, VERSION};
@@ -30,15 +30,9 @@ impl Secret {
 
     /// Derives the keys from a text of any length; they are as hard to guess as the text.
     pub fn of(text: &[u8]) -> Self {
-        let made = |purpose: &str| -> [u8; 32] {
-            let digest = sign(&Key::new(HMAC_SHA256, text), purpose.as_bytes());
-            let mut bytes = [0; 32];
-            bytes.iter_mut().zip(digest.as_ref()).for_each(|(byte, hashed)| *byte = *hashed);
-            bytes
-        };
-        let mut keys = [0; 16];
-        keys.iter_mut().zip(made("tollgate cluster: names of keys")).for_each(|(byte, hashed)| *byte = hashed);
-        Self { proofs: made("tollgate cluster: proofs"), keys }
+        let made = |purpose: &str| sign(&Key::new(HMAC_SHA256, text), purpose.as_bytes());
+        let (proofs, keys) = (made("tollgate cluster: proofs"), made("tollgate cluster: names of keys"));
+        Self { proofs: first_bytes(proofs.as_ref()), keys: first_bytes(keys.as_ref()) }
     }
 
     /// The seed with which gateways hash keys, the same for all gateways that know the secret.
@@ -114,17 +108,12 @@ impl<'a> Transcript<'a> {
     /// The transcript of both first messages, exactly as they were sent.
     pub fn new(secret: &'a Secret, asker: &Hello, owner: &Hello) -> Self {
         let bytes = postcard::to_stdvec(&(asker, owner)).expect("numbers and addresses can be written");
-        let mut hash = [0; 32];
-        hash.iter_mut().zip(digest(&SHA256, &bytes).as_ref()).for_each(|(byte, hashed)| *byte = *hashed);
-        Self { secret, hash }
+        Self { secret, hash: first_bytes(digest(&SHA256, &bytes).as_ref()) }
     }
 
     /// The proof by the side `role` that it knows the secret.
     pub fn proof(&self, role: Role) -> Proof {
-        let mut bytes = [0; 32];
-        let tag: Tag = sign(&self.key(), &self.text(role));
-        bytes.iter_mut().zip(tag.as_ref()).for_each(|(byte, signed)| *byte = *signed);
-        Proof::Tag(bytes)
+        Proof::Tag(first_bytes(sign(&self.key(), &self.text(role)).as_ref()))
     }
 
     /// Checks the proof of the side `role`. The time that this takes does not depend on where a wrong proof differs.
@@ -161,6 +150,10 @@ impl Role {
             Self::Acceptor => b"tollgate cluster: owner",
         }
     }
+}
+
+fn first_bytes<const COUNT: usize>(hash: &[u8]) -> [u8; COUNT] {
+    *hash.first_chunk().expect("SHA-256 makes 32 bytes, and no key here is longer")
 }
 
 /// Checks that the sender of `own` can talk to that of `theirs`: version, different processes, and matching addresses.

@@ -149,10 +149,7 @@ const KEY_EPOCHS: u128 = 4096;
 /// The maximum number of earlier rings to remember. An owner in an older ring pushes its states without being asked.
 const MAX_RINGS: usize = 8;
 /// The time in which other gateways report a lent state or a held slot, at the latest.
-const LENT_FOR: Nanos = HEARTBEAT_INTERVAL
-    .saturating_add(HEARTBEAT_INTERVAL)
-    .saturating_add(HEARTBEAT_INTERVAL)
-    .saturating_add(HEARTBEAT_INTERVAL);
+const LENT_FOR: Nanos = Nanos::new(4 * HEARTBEAT_INTERVAL.get());
 
 /// Gateways that may have a state.
 pub(super) type Sources = SmallVec<[SocketAddr; 2]>;
@@ -296,6 +293,11 @@ impl MigrationState {
         if let Some(departures) = self.departures.of(key) {
             departures.last.fetch_max(now.get(), Ordering::SeqCst);
         }
+        self.outdate_fetch(key);
+    }
+
+    /// Notes that the answers to a running fetch of `key` may be too old: a request that joins it fetches again.
+    fn outdate_fetch(&self, key: LimitKey) {
         if let Some(fetching) = self.fetching.lock().get_mut(&key.fingerprint()) {
             fetching.began = None;
         }
@@ -310,10 +312,7 @@ impl MigrationState {
     /// request that misses the state asks again.
     pub(super) fn note_moved(&self, key: LimitKey, to: &[SocketAddr], now: Nanos) {
         to.iter().for_each(|to| self.lend(key, *to, now));
-        // the answers to a running fetch are older than this: a request that joins it fetches again
-        if let Some(fetching) = self.fetching.lock().get_mut(&key.fingerprint()) {
-            fetching.began = None;
-        }
+        self.outdate_fetch(key);
         self.count_departure(key);
     }
 
