@@ -115,9 +115,7 @@ impl Fallback {
             slots.let_go(slot);
         }
         for (one, charged) in degraded.iter_mut().zip(&mut all) {
-            if let ChargeSource::Fallback { key, .. } = one.charge.taken_from {
-                self.settle(tables, (one, charged), (key, passes), now);
-            }
+            self.settle(tables, one, charged, passes, now);
         }
         Ok(all)
     }
@@ -136,39 +134,49 @@ impl Fallback {
             .filter(|one| one.decided_by() == DegradedBy::Slots)
             .map(|one| (ChargePart { cost: one.cost(), ..one.part.clone() }, one.cost_multiplier))
             .collect();
-        let mut by_slots = slots.charge(slot, &held, now).into_iter();
+        let by_slots = slots.charge(slot, &held, now);
         let denied_for: Vec<Nanos> = degraded.iter().map(|one| self.denied_for(one)).collect();
-        let mut slot_decisions = held.iter().zip(by_slots.as_slice());
-        let is_free = !slot_decisions.any(|((part, _), charged)| part.enforcement.denies(charged.decision))
-            && degraded
-                .iter()
-                .zip(&denied_for)
-                .all(|(one, time)| *time == Nanos::ZERO || !one.part.enforcement.enforces);
-        let mut batch: Vec<Charge> = Vec::with_capacity(degraded.len());
-        for one in degraded.iter().filter(|one| one.decided_by() == DegradedBy::Bucket) {
-            let cost = scaled(one.part.rule(), one.cost(), one.cost_multiplier);
-            batch.push(Charge { key: self.bucket(tables, one, now), cost, ..one.charge.clone() });
-        }
-        let by_buckets = match is_free {
-            true => tables.store.charge(tables.binding, &mut batch, now),
-            false => tables.store.charge_denied(tables.binding, &batch, now),
-        };
-        let mut by_buckets = batch.into_iter().zip(by_buckets);
+        let slots_deny =
+            held.iter().zip(&by_slots).any(|((part, _), charged)| part.enforcement.denies(charged.decision));
+        let ledgers_deny =
+            degraded.iter().zip(&denied_for).any(|(one, time)| *time > Nanos::ZERO && one.part.enforcement.enforces);
+        let by_buckets = self.charge_buckets(tables, degraded, slots_deny || ledgers_deny, now);
+        let (mut by_slots, mut by_buckets) = (by_slots.into_iter(), by_buckets.into_iter());
         let mut all = AllCharged::new();
         for (one, denied_for) in degraded.iter_mut().zip(denied_for) {
-            let (taken_from, charged) = match one.decided_by() {
-                DegradedBy::Nothing => (ChargeSource::FailedOpen, None),
-                DegradedBy::Slots => (ChargeSource::Slot(slot), by_slots.next()),
-                DegradedBy::Bucket => match by_buckets.next() {
-                    Some((Charge { key, .. }, charged)) => (one.taken_from(key, RefillTimes::default()), Some(charged)),
-                    None => (ChargeSource::FailedOpen, None),
-                },
+            let decided = match one.decided_by() {
+                DegradedBy::Nothing => None,
+                DegradedBy::Slots => by_slots.next().map(|charged| (ChargeSource::Slot(slot), charged)),
+                DegradedBy::Bucket => by_buckets.next(),
             };
+            let (taken_from, charged) = decided.unwrap_or_else(|| (ChargeSource::FailedOpen, one.undecided(now)));
             one.charge.taken_from = taken_from;
-            let charged = charged.unwrap_or_else(|| one.undecided(now));
             all.push(if denied_for > Nanos::ZERO { charged.denied_for(denied_for) } else { charged });
         }
         all
+    }
+
+    /// Charges the buckets; of a request that `is_denied` already, only those that count denials. Returns the results of
+    /// the charges that a bucket decides.
+    fn charge_buckets(
+        &self,
+        tables: Tables<'_>,
+        degraded: &[DegradedCharge<'_>],
+        is_denied: bool,
+        now: Nanos,
+    ) -> Vec<(ChargeSource, Charged)> {
+        let decided = || degraded.iter().filter(|one| one.decided_by() == DegradedBy::Bucket);
+        let charge = |one: &DegradedCharge<'_>| {
+            let cost = scaled(one.part.rule(), one.cost(), one.cost_multiplier);
+            Charge { key: self.bucket(tables, one, now), cost, ..one.charge.clone() }
+        };
+        let mut batch: Vec<Charge> = decided().map(charge).collect();
+        let charged = match is_denied {
+            true => tables.store.charge_denied(tables.binding, &batch, now),
+            false => tables.store.charge(tables.binding, &mut batch, now),
+        };
+        let sources = decided().zip(&batch).map(|(one, charge)| one.taken_from(charge.key, RefillTimes::default()));
+        sources.zip(charged).collect()
     }
 
     /// How long the key is denied, whatever its bucket says.
@@ -177,15 +185,17 @@ impl Fallback {
         ledger_of(&mut owed, one.part).map_or(Nanos::ZERO, |ledger| ledger.denied_until.saturating_sub(one.redis_time))
     }
 
-    /// Records what the bucket `key` gave to a request, which `passes` all limits, and tells what is left in tokens of the
-    /// whole limit.
+    /// Records what a bucket gave to a request, if one decided, and tells what is left in tokens of the whole limit.
+    /// `passes` says whether all limits admit the request.
     fn settle(
         &self,
         tables: Tables<'_>,
-        (one, charged): (&mut DegradedCharge<'_>, &mut Charged),
-        (key, passes): (LimitKey, bool),
+        one: &mut DegradedCharge<'_>,
+        charged: &mut Charged,
+        passes: bool,
         now: Nanos,
     ) {
+        let ChargeSource::Fallback { key, .. } = one.charge.taken_from else { return };
         let _use = LedgerUse { fallback: self, part: one.part };
         let enforcement = one.part.enforcement;
         let admitted = passes && charged.decision.is_admitted();
