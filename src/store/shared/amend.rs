@@ -90,15 +90,14 @@ impl SharedStore {
     /// a debit of nothing, reads the state.
     async fn grant(self: &Arc<Self>, part: &ChargePart, tokens: Cost) -> Result<(), CallFailure> {
         let (rule, nothing) = (part.rule(), ChargePart { cost: 0, ..part.clone() });
-        let read = (nothing, CallArgument::Nothing);
-        let (mut seen, mut at) = self.call_change(Operation::Debit, &[read]).await?;
+        let (mut seen, mut at) = self.call_change(Operation::Debit, &[(&nothing, CallArgument::Nothing)]).await?;
         let mut left = Some(tokens);
         for _ in 0..MOST_CHARGES {
             let (Some(stands), Some(tokens)) = (seen.first(), left) else { break };
             let (headroom, before) = (stands.headroom(rule, at), stands.counted(rule, at));
             let back = ChargePart { cost: rule.grantable(tokens, &headroom), ..part.clone() };
             let full_at = CallArgument::FullAt(at.saturating_add(headroom.until_full), None);
-            (seen, at) = self.call_change(Operation::Refund, &[(back, full_at)]).await?;
+            (seen, at) = self.call_change(Operation::Refund, &[(&back, full_at)]).await?;
             left = grant::still_left(tokens, before, seen.first().and_then(|stands| stands.counted(rule, at)));
         }
         Ok(())

@@ -183,7 +183,7 @@ impl SharedStore {
     pub(super) async fn call_change(
         self: &Arc<Self>,
         operation: Operation,
-        parts: &[(ChargePart, CallArgument<'_>)],
+        parts: &[(&ChargePart, CallArgument<'_>)],
     ) -> Result<(AllSeen, Nanos), CallFailure> {
         let call = match operation {
             Operation::Refund => Call::Refund,
@@ -192,7 +192,7 @@ impl SharedStore {
             // a sync debits what this gateway has counted
             _ => Call::Debit,
         };
-        let changed = || parts.iter().map(|(part, _)| part);
+        let changed = || parts.iter().map(|(part, _)| *part);
         let known = (call == Call::Debit).then(|| self.known(changed()));
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, call_argument)| part.bucket(*call_argument)).collect();
         let answer = self.call(operation, call, &buckets).await?;
@@ -317,7 +317,7 @@ impl SharedStore {
                 let (gateway, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
                 self.spawn_background(async move {
                     // a failed repair loses nothing more: Redis had already lost these tokens
-                    drop(gateway.call_change(Operation::Debit, &[(forgotten, CallArgument::Nothing)]).await);
+                    drop(gateway.call_change(Operation::Debit, &[(&forgotten, CallArgument::Nothing)]).await);
                 });
             }
         }

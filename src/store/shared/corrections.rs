@@ -68,13 +68,11 @@ impl SharedStore {
         let gateway = Arc::clone(self);
         self.spawn_background(async move {
             let hint = gateway.memory.hint(&part);
-            let debit = (part, CallArgument::hint(hint.as_deref()));
+            let debit = [(&part, CallArgument::hint(hint.as_deref()))];
             // a debit that Redis may have run is not sent again: if Redis has not, the limit loses the tokens
-            if let Err(CallFailure::NotRun) = gateway.call_change(Operation::Debit, std::slice::from_ref(&debit)).await
-            {
-                let (part, _) = &debit;
-                let redis_time = gateway.redis_time(part, gateway.clock.now());
-                gateway.fallback.owe(part, gateway.memory.used(part, redis_time), redis_time);
+            if let Err(CallFailure::NotRun) = gateway.call_change(Operation::Debit, &debit).await {
+                let redis_time = gateway.redis_time(&part, gateway.clock.now());
+                gateway.fallback.owe(&part, gateway.memory.used(&part, redis_time), redis_time);
             }
         });
     }
@@ -102,10 +100,10 @@ impl SharedStore {
         let hinted: Vec<_> = hinted.collect();
         let gateway = Arc::clone(self);
         self.spawn_background(async move {
-            let back = hinted
+            let back: Vec<_> = hinted
                 .iter()
-                .map(|(part, full_at, hint)| (part.clone(), CallArgument::FullAt(*full_at, hint.as_deref())));
-            let back: Vec<_> = back.collect();
+                .map(|(part, full_at, hint)| (part, CallArgument::FullAt(*full_at, hint.as_deref())))
+                .collect();
             // if the refund fails, the tokens are missing until time refills them
             drop(gateway.call_change(Operation::Refund, &back).await);
         });

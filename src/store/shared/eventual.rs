@@ -320,7 +320,7 @@ impl SharedStore {
             return true;
         }
         let nothing = ChargePart { cost: 0, ..part.clone() };
-        let asked = self.call_change(Operation::Sync, &[(nothing, CallArgument::hint(hint))]).await;
+        let asked = self.call_change(Operation::Sync, &[(&nothing, CallArgument::hint(hint))]).await;
         if asked.is_ok() {
             self.counters.unanswered.lock().remove(&server);
         }
@@ -330,16 +330,16 @@ impl SharedStore {
     /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable. A key that
     /// Redis has lost gets back the total that this gateway knows.
     async fn sync(self: &Arc<Self>, unsynced: &[Unsynced]) {
-        let parts: Vec<ChargePart> = unsynced.iter().map(|unsynced| unsynced.part.clone()).collect();
-        let Some(first) = parts.first() else { return };
-        let hints = hints(&self.known(&parts));
+        let parts = || unsynced.iter().map(|unsynced| &unsynced.part);
+        let Some(first) = parts().next() else { return };
+        let hints = hints(&self.known(parts()));
         let can_sync = self.can_sync(first, hints.first().and_then(Option::as_deref)).await;
         let hinted = unsynced.iter().zip(&hints).map(|(Unsynced { part, since, .. }, hint)| {
             let call_argument = match (since, hint.as_deref()) {
                 (Some(since), hint) => CallArgument::Since(*since, hint),
                 (None, hint) => CallArgument::hint(hint),
             };
-            (part.clone(), call_argument)
+            (part, call_argument)
         });
         let hinted: Vec<_> = hinted.collect();
         let told = match can_sync {
@@ -348,7 +348,7 @@ impl SharedStore {
         };
         match told {
             Ok((all, at)) => {
-                for (part, seen) in parts.iter().zip(all) {
+                for (part, seen) in parts().zip(all) {
                     // logs cannot be counted by each gateway apart: see `limit::refuse`
                     if let KeyState::State(total) = seen {
                         self.counters.learn(part, total, at);
@@ -357,7 +357,7 @@ impl SharedStore {
             }
             Err(CallFailure::MayHaveRun) => {
                 self.counters.unanswered.lock().insert(self.server(first));
-                parts.iter().for_each(|part| self.counters.give_up(part));
+                parts().for_each(|part| self.counters.give_up(part));
             }
             Err(CallFailure::NotRun) => {
                 let now = self.clock.now();

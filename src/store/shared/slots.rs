@@ -223,7 +223,7 @@ impl SharedStore {
         if self.slots.is_held(slot) {
             self.slots.note_told(slot);
             let name = slot_name(self.id, slot);
-            if self.call_change(Operation::Renew, &[(part.clone(), CallArgument::Slot(&name))]).await.is_ok() {
+            if self.call_change(Operation::Renew, &[(&part, CallArgument::Slot(&name))]).await.is_ok() {
                 self.slots.note_counted(slot, part.key);
             }
             if !self.slots.is_held(slot) {
@@ -252,7 +252,7 @@ impl SharedStore {
 
     async fn end_slot(self: &Arc<Self>, slot: u64, part: ChargePart) {
         let name = slot_name(self.id, slot);
-        if self.call_change(Operation::Complete, &[(part.clone(), CallArgument::Slot(&name))]).await.is_err() {
+        if self.call_change(Operation::Complete, &[(&part, CallArgument::Slot(&name))]).await.is_err() {
             self.slots.keep_ended(slot, part, self.clock.now());
         }
     }
