@@ -292,7 +292,7 @@ impl LocalStore {
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[bound.table.position];
         check_state_present(bound.table, cells, charge, may_have_moved)?;
-        bound.change(cells, (charge.key, cost), now, change);
+        bound.change(cells, charge.key, cost, now, change);
         Ok(())
     }
 
@@ -357,7 +357,8 @@ impl BoundRule<'_> {
     fn change(
         self,
         cells: &mut Cells,
-        (key, cost): (LimitKey, Cost),
+        key: LimitKey,
+        cost: Cost,
         now: Nanos,
         change: impl FnOnce(&Rule, Option<State>, ClockOffset) -> Option<State>,
     ) {

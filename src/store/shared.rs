@@ -453,8 +453,8 @@ impl SharedStore {
     }
 
     /// Notes the `health` that a call or heartbeat for a key with this hash tag showed; may open the server's breaker.
-    fn record_call(&self, (server, tag): (usize, impl FnOnce() -> String), health: Health) {
-        if self.servers.record_call((server, tag), health, self.settings.timeout, self.clock.now()) {
+    fn record_call(&self, server: usize, tag: impl FnOnce() -> String, health: Health) {
+        if self.servers.record_call(server, tag, health, self.settings.timeout, self.clock.now()) {
             tracing::warn!(
                 server = self.link.server_name(server),
                 "Redis does not answer; limits that gateways share are enforced as their `on_store_down` says"

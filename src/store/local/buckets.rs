@@ -94,7 +94,7 @@ impl<S: Default> Buckets<S> {
         let before = bucket.number(place.cell);
         bucket.states[place.cell] = state;
         if before != rule || rule >= ASIDE {
-            let key = whole(bucket.keys[place.cell]);
+            let key = joined(bucket.keys[place.cell]);
             bucket.set_number(place.cell, rule.min(ASIDE));
             self.note_aside(key, before, rule);
         }
@@ -104,10 +104,10 @@ impl<S: Default> Buckets<S> {
     pub(super) fn insert(&mut self, cell: Cell<S>) {
         let places = self.buckets.len().saturating_mul(CELLS);
         if self.cells.saturating_add(1).saturating_mul(10) > places.saturating_mul(9) {
-            self.resize(self.larger(cell.key));
+            self.resize(self.larger_count(cell.key));
         }
         self.note_aside(cell.key, 0, cell.rule);
-        self.place(Cell { rule: cell.rule.min(ASIDE), ..cell });
+        self.put(Cell { rule: cell.rule.min(ASIDE), ..cell });
     }
 
     /// Removes a cell.
@@ -119,9 +119,9 @@ impl<S: Default> Buckets<S> {
         while goes_on {
             at = self.after(at);
             goes_on = self.buckets[at].taken() == CELLS;
-            self.take_bucket(at).for_each(|cell| self.place(cell));
+            self.take_bucket(at).for_each(|cell| self.put(cell));
         }
-        self.out(taken)
+        self.with_own_number(taken)
     }
 
     /// Removes the cells for which `leaves` returns true (given key, number of parameters, state); passes them to `taken`.
@@ -138,16 +138,16 @@ impl<S: Default> Buckets<S> {
             let was_full = self.buckets[at].taken() == CELLS;
             let mut some_left = false;
             for cell in (0..self.buckets[at].taken()).rev() {
-                let (key, number) = (whole(self.buckets[at].keys[cell]), self.number(&self.buckets[at], cell));
+                let (key, number) = (joined(self.buckets[at].keys[cell]), self.number(&self.buckets[at], cell));
                 if leaves(key, number, &mut self.buckets[at].states[cell]) {
                     let cell = self.buckets[at].take_out(cell);
                     self.cells = self.cells.saturating_sub(1);
-                    taken(self.out(cell));
+                    taken(self.with_own_number(cell));
                     some_left = true;
                 }
             }
             if has_gap {
-                self.take_bucket(at).for_each(|cell| self.place(cell));
+                self.take_bucket(at).for_each(|cell| self.put(cell));
             }
             has_gap = was_full && (has_gap || some_left);
         }
@@ -159,7 +159,7 @@ impl<S: Default> Buckets<S> {
 
     pub(super) fn into_cells(mut self) -> impl Iterator<Item = Cell<S>> {
         let buckets = std::mem::take(&mut self.buckets);
-        buckets.into_iter().flat_map(Bucket::into_cells).map(move |cell| self.out(cell))
+        buckets.into_iter().flat_map(Bucket::into_cells).map(move |cell| self.with_own_number(cell))
     }
 
     fn home(&self, key: u64) -> usize {
@@ -175,7 +175,7 @@ impl<S: Default> Buckets<S> {
 
     /// Puts a cell, whose number fits into a bucket, into the first bucket that has room. The caller ensures that there
     /// is one.
-    fn place(&mut self, cell: Cell<S>) {
+    fn put(&mut self, cell: Cell<S>) {
         let mut at = self.home(cell.key);
         while self.buckets[at].taken() == CELLS {
             at = self.after(at);
@@ -193,7 +193,7 @@ impl<S: Default> Buckets<S> {
 
     /// A sixteenth to an eighth more buckets; the key chooses the number in between. So tables that fill at the same
     /// rate, as a limit's shards do, grow at different times, and one can use the memory that another frees.
-    fn larger(&self, key: u64) -> usize {
+    fn larger_count(&self, key: u64) -> usize {
         let sixteenth = self.buckets.len() / 16;
         let some = usize::try_from(key).unwrap_or_default() % sixteenth.saturating_add(1);
         self.buckets.len().saturating_add(sixteenth).saturating_add(some).saturating_add(1)
@@ -203,12 +203,12 @@ impl<S: Default> Buckets<S> {
         let empty = std::iter::repeat_with(Bucket::default).take(buckets).collect();
         self.cells = 0;
         let before = std::mem::replace(&mut self.buckets, empty);
-        before.into_iter().flat_map(Bucket::into_cells).for_each(|cell| self.place(cell));
+        before.into_iter().flat_map(Bucket::into_cells).for_each(|cell| self.put(cell));
     }
 
     fn number(&self, bucket: &Bucket<S>, cell: usize) -> u32 {
         match bucket.number(cell) {
-            ASIDE => self.number_aside(whole(bucket.keys[cell])),
+            ASIDE => self.number_aside(joined(bucket.keys[cell])),
             number => number,
         }
     }
@@ -229,7 +229,7 @@ impl<S: Default> Buckets<S> {
     }
 
     /// Completes a removed cell with its own number, which leaves `aside`.
-    fn out(&mut self, cell: Cell<S>) -> Cell<S> {
+    fn with_own_number(&mut self, cell: Cell<S>) -> Cell<S> {
         let own = (cell.rule == ASIDE).then(|| self.aside.as_mut()?.remove(&cell.key)).flatten();
         Cell { rule: own.unwrap_or(cell.rule), ..cell }
     }
@@ -265,7 +265,7 @@ impl<S: Default> Bucket<S> {
     /// Removes a cell; the last one takes its place.
     fn take_out(&mut self, cell: usize) -> Cell<S> {
         let last = self.taken().saturating_sub(1);
-        let (key, rule) = (whole(self.keys[cell]), self.number(cell));
+        let (key, rule) = (joined(self.keys[cell]), self.number(cell));
         self.states.swap(cell, last);
         self.keys[cell] = self.keys[last];
         self.set_number(cell, self.number(last));
@@ -276,7 +276,7 @@ impl<S: Default> Bucket<S> {
     fn into_cells(self) -> impl Iterator<Item = Cell<S>> {
         let (taken, numbers) = (self.taken(), [0, 1, 2].map(|cell| self.number(cell)));
         let cells = self.states.into_iter().zip(self.keys).zip(numbers);
-        cells.map(|((state, key), rule)| Cell { key: whole(key), rule, state }).take(taken)
+        cells.map(|((state, key), rule)| Cell { key: joined(key), rule, state }).take(taken)
     }
 }
 
@@ -285,7 +285,7 @@ const fn halves(key: u64) -> [u32; 2] {
     [(key >> 32) as u32, key as u32]
 }
 
-const fn whole([high, low]: [u32; 2]) -> u64 {
+const fn joined([high, low]: [u32; 2]) -> u64 {
     (high as u64) << 32 | low as u64
 }
 

@@ -270,7 +270,7 @@ fn until_kept_is_fresh(cells: &Cells, bound: BoundRule<'_>, key: LimitKey, now: 
 /// Debits a charge from the state of its key, under the parameters that keep it.
 fn debit(cells: &mut Cells, bound: BoundRule<'_>, charge: &Charge, now: Nanos) {
     let debit = |rule: &Rule, state, own| rule.debit(state, charge.cost, now.shifted(own));
-    bound.change(cells, (charge.key, charge.cost), now, debit);
+    bound.change(cells, charge.key, charge.cost, now, debit);
 }
 
 /// An error if the state of a charge is not here, or perhaps only a part of it, and `may_have_moved`.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::{Binding, BoundLimit, BoundRule, LimitTable, LocalStore, Shard};
 use crate::algorithm::Completion;
 use crate::charge::{Charge, Slot};
+use crate::cluster::wire::HeldSlot;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The slots of the keys of one shard, by the position of the limit's table and the key's fingerprint.
@@ -78,9 +79,9 @@ impl HeldSlots {
 }
 
 impl Shard {
-    /// Makes `slot` hold `cost` of a key, whatever the limit says, unless it does already.
-    pub(super) fn hold(&mut self, bound: BoundRule<'_>, (key, slot, cost): (LimitKey, Slot, Cost), now: Nanos) {
-        let position = bound.table.position;
+    /// Makes a slot hold tokens of its key, whatever the limit says, unless it does already.
+    pub(super) fn hold(&mut self, bound: BoundRule<'_>, held: &HeldSlot, now: Nanos) {
+        let (HeldSlot { slot, key, cost, .. }, position) = (*held, bound.table.position);
         if self.held.add(position, key, slot, cost, now) {
             let cells = &mut self.cells[position];
             let before = cells.state(bound, key, now);

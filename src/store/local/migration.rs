@@ -141,9 +141,9 @@ impl LocalStore {
             };
             cells.put(bound, key, both);
         }
-        for HeldSlot { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds_slots()) {
-            if let Some(bound) = rules.at(rule) {
-                self.shards.of(key).lock().hold(bound, (key, slot, cost), now);
+        for held in states.held.iter().filter(|_| spec.algorithm.holds_slots()) {
+            if let Some(bound) = rules.at(held.rule) {
+                self.shards.of(held.key).lock().hold(bound, held, now);
             }
         }
         received

@@ -265,7 +265,7 @@ impl SharedStore {
         buckets: &[Bucket<'_>],
     ) -> Result<Result<Reply, CallError>, Elapsed> {
         let tag = || buckets.first().map(|bucket| hash_tag(bucket.tag)).unwrap_or_default();
-        let record = |health| self.record_call((server, tag), health);
+        let record = |health| self.record_call(server, tag, health);
         let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, encoded)));
         match timeout(self.settings.timeout.to_duration(), &mut replied).await {
             Ok(replied) => {

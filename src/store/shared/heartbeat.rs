@@ -82,11 +82,11 @@ impl SharedStore {
         let mut random = SmallRng::seed_from_u64(self.id);
         loop {
             let server = self.counts_nodes();
-            let (nodes, health) = self.heartbeat(&script, (server, NODES)).await;
+            let (nodes, health) = self.heartbeat(&script, server, NODES).await;
             self.nodes.store(self.node_count.lock().heard(nodes), Ordering::Relaxed);
             self.record_probe(server, health);
             if health == Health::Failed {
-                self.record_call((server, || NODES.to_owned()), health);
+                self.record_call(server, || NODES.to_owned(), health);
             }
             let pause = self.servers.pause(server, random.random());
             sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
@@ -103,7 +103,7 @@ impl SharedStore {
             let roll = random.random();
             let probes = probed.iter().cloned().map(|(server, tag)| {
                 let (gateway, script) = (Arc::clone(self), Arc::clone(&script));
-                async move { gateway.record_probe(server, gateway.heartbeat(&script, (server, &tag)).await.1) }
+                async move { gateway.record_probe(server, gateway.heartbeat(&script, server, &tag).await.1) }
             });
             run_bounded(PROBED_AT_ONCE, probes.collect()).await;
             let pause = probed.iter().filter_map(|(server, _)| self.servers.pause(*server, roll)).min();
@@ -119,7 +119,7 @@ impl SharedStore {
     /// Sends a heartbeat to the server that has the keys with this hash tag. It reads and writes a string as charges do, so
     /// that a server that refuses charges refuses it too. Returns the number of gateways that have sent heartbeats with
     /// this tag, if the server answers.
-    async fn heartbeat(&self, script: &Script, (server, tag): (usize, &str)) -> (Option<u64>, Health) {
+    async fn heartbeat(&self, script: &Script, server: usize, tag: &str) -> (Option<u64>, Health) {
         let encoded = Encoded {
             keys: ["nodes", "probe"].map(|name| format!("{}:{{{tag}}}:{name}", self.settings.prefix)).to_vec(),
             arguments: vec![format!("{:016x}", self.id), HEARTBEATS_KEPT_MS.to_string()],

@@ -61,7 +61,8 @@ impl RedisServers {
     /// Records the result of a call to the server for a key with the hash tag `tag`; see [`Breaker::record_call`].
     pub(super) fn record_call(
         &self,
-        (server, tag): (usize, impl FnOnce() -> String),
+        server: usize,
+        tag: impl FnOnce() -> String,
         health: Health,
         timeout: Nanos,
         now: Nanos,
