@@ -258,8 +258,8 @@ fn upstream_tls(
 ) -> Result<Vec<Option<Arc<TlsConnector>>>, Problems> {
     let mut errors = Vec::new();
     let connectors = upstreams.iter().map(|configured| {
-        let UpstreamTls { files: named, place, server_name } = configured.as_ref()?;
-        let (client, hash) = or_collect(files.tls_client(named, place), &mut errors)?;
+        let UpstreamTls { files: named, server_name } = configured.as_ref()?;
+        let (client, hash) = or_collect(files.tls_client(named), &mut errors)?;
         Some(Arc::new(TlsConnector::new(client, server_name.clone(), hash)))
     });
     let connectors = connectors.collect();

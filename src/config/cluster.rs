@@ -6,7 +6,6 @@ use crate::cluster::members::Founding;
 use crate::cluster::ring::Member;
 use crate::cluster::settings::{Name, Peers};
 use crate::config::listeners::{self, Server};
-use crate::config::problem::Place;
 use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{CLUSTER, CLUSTER_NAME, CLUSTER_PEER};
@@ -28,8 +27,6 @@ pub struct Cluster {
     pub founding: Founding,
     /// How long a request waits for the gateway that owns its key.
     pub timeout: Nanos,
-    /// The position of `cluster` in the file.
-    pub place: Place,
 }
 
 impl Cluster {
@@ -79,15 +76,7 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
         (None, Peers::Listed(members)) => Founding { min_members: members.len().div_ceil(2), hold: Nanos::ZERO },
         (None, Peers::Named(_)) => Founding { min_members: 1, hold: Cluster::HOLD },
     };
-    Some(Cluster {
-        own,
-        listen: listen.unwrap_or(own),
-        founding,
-        peers,
-        secret_file: secret_file?,
-        timeout,
-        place: field.key_place(),
-    })
+    Some(Cluster { own, listen: listen.unwrap_or(own), founding, peers, secret_file: secret_file?, timeout })
 }
 
 /// Checks `cluster` against the other sections. `sticky` says whether any limit is sticky.

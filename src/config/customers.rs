@@ -9,7 +9,7 @@ use crate::config::problem::Place;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::invalid;
 use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, DIRECTORY_POSTGRES, GROUPS, PLAN_FROM};
-use crate::config::store::{ClientTls, tls};
+use crate::config::store::{ClientTls, client_tls};
 use crate::config::values::NamedFile;
 use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::ruleset::{CustomerRules, PlanHeader, PlanId, UnknownCredential};
@@ -70,8 +70,6 @@ pub struct HttpLookup {
     pub timeout: Nanos,
     /// The cache settings for its answers.
     pub remembered: LookupCacheSettings,
-    /// The position of `http` in the file.
-    pub place: Place,
 }
 
 /// A query to a PostgreSQL database, and when the gateway runs it.
@@ -91,8 +89,10 @@ pub struct PostgresQuery {
     pub channel: Option<String>,
     /// The query's timeout: how long the database may stay silent.
     pub timeout: Nanos,
-    /// The TLS settings of the connection, if the file has `tls`.
-    pub tls: Option<ClientTls>,
+    /// The TLS settings of the connection.
+    pub tls: ClientTls,
+    /// Whether the file has `tls`; without it, the URL decides whether the connection uses TLS.
+    pub asks_for_tls: bool,
     /// The statements by which the admin port writes and deletes a row, in this order; `None` if it may change nothing.
     pub writes: Option<(PostgresStatement, PostgresStatement)>,
     /// The position of `postgres` in the file.
@@ -267,6 +267,7 @@ fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
     let url_file = section.must("url_file", Field::file);
     let query = section.must("query", text);
     let snapshot_file = section.must("snapshot_file", Field::file);
+    let tls = client_tls(&section);
     if let (Some(one), None) | (None, Some(one)) = (section.get("put"), section.get("delete")) {
         field.findings().add(one.key_error("needs the other one of `put` and `delete`"));
     }
@@ -277,7 +278,8 @@ fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
         full_every: section.duration("full_every"),
         channel: section.optional("channel", text),
         timeout: section.duration("timeout"),
-        tls: section.optional("tls", tls),
+        tls: tls?,
+        asks_for_tls: section.has("tls"),
         writes: statement("put").zip(statement("delete")),
         place: field.key_place(),
         url_file: url_file?,
@@ -293,14 +295,13 @@ fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {
 fn http(field: &Field<'_>, directory: &Section<'_>) -> Option<HttpLookup> {
     let remembered = remembered(directory);
     let section = field.section(&DIRECTORY_HTTP)?;
-    let url = section.must("url", Field::url);
+    let (url, tls) = (section.must("url", Field::url), client_tls(&section));
     Some(HttpLookup {
         is_unkey: section.value_or("contract", false, |field| field.choice(&[("plain", false), ("unkey", true)])),
         token_file: section.optional("token_file", Field::file),
-        tls: section.value_or("tls", ClientTls::default(), tls),
+        tls: tls?,
         timeout: section.duration("timeout"),
         remembered,
-        place: field.key_place(),
         url: url?,
     })
 }

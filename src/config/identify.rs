@@ -7,10 +7,10 @@ use jsonwebtoken::Algorithm;
 
 use crate::config::key::{cookie_name, named};
 use crate::config::names::Names;
-use crate::config::problem::{Place, Problem};
+use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::settings::{IDENTIFY, JWKS, JWT, SIGNATURES};
-use crate::config::store::{ClientTls, tls};
+use crate::config::store::{ClientTls, client_tls};
 use crate::config::values::NamedFile;
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
@@ -49,8 +49,6 @@ pub struct PublishedJwks {
     pub refresh: Nanos,
     /// The shortest time between two attempts to fetch the set.
     pub min_interval: Nanos,
-    /// The position of `jwks` in the file.
-    pub place: Place,
 }
 
 /// The address at which an issuer publishes its keys.
@@ -203,14 +201,14 @@ fn published_jwks(field: &Field<'_>) -> Option<PublishedJwks> {
         let url = field.url()?;
         Some(if kind == "url" { JwksAddress::Url(url) } else { JwksAddress::Issuer(field.read(named)?) })
     });
-    let tls = section.get_or("tls", ClientTls::default(), tls);
+    let tls = client_tls(&section);
     let errors = field.findings().error_count();
     let (refresh, min_interval) = (section.duration("refresh"), section.duration("min_interval"));
     if min_interval > refresh && field.findings().error_count() == errors {
         let problem = field.key_error("is fetched again before that may be");
         return field.fail(problem.expected("`refresh` at least as long as `min_interval`"));
     }
-    Some(PublishedJwks { at: at?, tls: tls?, refresh, min_interval, place: field.key_place() })
+    Some(PublishedJwks { at: at?, tls: tls?, refresh, min_interval })
 }
 
 fn token_header(field: &Field<'_>) -> Option<http::HeaderName> {

@@ -40,17 +40,17 @@ pub struct RedisStore {
     pub nodes: Option<u64>,
     /// The file of the secret that hides customers' keys in the names of Redis keys.
     pub key_file: Option<NamedFile>,
-    /// The position of `store` in the file.
-    pub place: Place,
 }
 
 /// The files of a TLS client, in PEM.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTls {
     /// The authorities that the client trusts; `None` for those of the system.
     pub ca: Option<NamedFile>,
     /// The client's certificate and its key.
     pub identity: Option<(NamedFile, NamedFile)>,
+    /// The position of `tls` in the file, or of the section that leaves it out.
+    pub place: Place,
 }
 
 const SERVERS: &str =
@@ -87,7 +87,7 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
     let server = read_servers(&section);
     let username = section.optional("username", |field| field.read(named));
     let password_file = section.optional("password_file", Field::file);
-    let tls = section.get_with("tls", tls);
+    let tls = client_tls(&section);
     let (prefix, timeout, sync_every) =
         (section.text("prefix", prefix), section.duration("timeout"), section.duration("sync_every"));
     let (nodes, key_file) = (section.optional("nodes", Field::whole), section.optional("key_file", Field::file));
@@ -115,13 +115,12 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
         username,
         password: server.password,
         password_file,
-        tls: if server.tls == Some(true) { Some(tls.unwrap_or_default()) } else { tls },
+        tls: (server.tls == Some(true) || section.has("tls")).then_some(tls),
         prefix,
         timeout,
         sync_every,
         nodes,
         key_file,
-        place: field.key_place(),
     })
 }
 
@@ -185,19 +184,22 @@ fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
     Some(ServerSettings { servers, sentinel_password_file: None, username, password, tls })
 }
 
-/// Reads `tls` of a client.
-pub(super) fn tls(field: &Field<'_>) -> Option<ClientTls> {
-    client_tls(&field.section(&STORE_TLS)?)
+/// Reads `tls` of a client. A client without it trusts the authorities of the system.
+pub(super) fn client_tls(client: &Section<'_>) -> Option<ClientTls> {
+    match client.get("tls") {
+        Some(field) => tls_files(&field.section(&STORE_TLS)?, field.place()),
+        None => Some(ClientTls { ca: None, identity: None, place: client.place_without("tls") }),
+    }
 }
 
-/// Reads the TLS settings of a client from `section`.
-pub(super) fn client_tls(section: &Section<'_>) -> Option<ClientTls> {
+/// Reads the files of a TLS client from the settings in `section`, which is at `place`.
+pub(super) fn tls_files(section: &Section<'_>, place: Place) -> Option<ClientTls> {
     let file = |key| section.get_with(key, Field::file);
     let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
     let (alone, other) = match (section.get("cert"), section.get("key")) {
         (Some(cert), None) => (cert, "key"),
         (None, Some(key)) => (key, "cert"),
-        _ => return Some(ClientTls { ca: ca?, identity: cert?.zip(key?) }),
+        _ => return Some(ClientTls { ca: ca?, identity: cert?.zip(key?), place }),
     };
     let problem = Problem::error(alone.place(), format!("needs `{other}` beside it"));
     alone.fail(problem.expected("`cert` and `key`, or neither"))

@@ -2,11 +2,11 @@
 
 use crate::config::key;
 use crate::config::names::Names;
-use crate::config::problem::{Place, Problem};
+use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{EJECT, HEALTH_CHECK, NODE, RETRIES, TIMEOUTS, UPSTREAM, UPSTREAM_TLS};
-use crate::config::store::{ClientTls, client_tls};
+use crate::config::store::{ClientTls, tls_files};
 use crate::config::values::{UNIX, check_ascii, check_socket_path, host_and_port, is_host_name};
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::{Balance, Ejection, HealthCheck, Retries, Timeouts, Upstream, UpstreamNode};
@@ -18,8 +18,6 @@ pub struct UpstreamTls {
     pub files: ClientTls,
     /// The name in the nodes' certificates, if it is not the host of the node.
     pub server_name: Option<String>,
-    /// The position of `tls` in the file.
-    pub place: Place,
 }
 
 /// An upstream, and its TLS settings; `None` for connections in plain text.
@@ -94,8 +92,8 @@ fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
             }
         })
     });
-    let files = client_tls(&section);
-    Some(UpstreamTls { files: files?, server_name, place: field.place() })
+    let files = tls_files(&section, field.place());
+    Some(UpstreamTls { files: files?, server_name })
 }
 
 fn nodes(field: &Field<'_>) -> Option<Vec<UpstreamNode>> {

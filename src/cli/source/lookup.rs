@@ -6,7 +6,7 @@ use http::uri::Scheme;
 
 use super::directory::{LookupSource, ServerIdentity};
 use super::named_files::Files;
-use crate::config::{HttpLookup, LookupCacheSettings, Place, Problems, RedisHash};
+use crate::config::{HttpLookup, LookupCacheSettings, Problems, RedisHash};
 use crate::customers::directory::{Contract, HttpService, LookupSettings, Server};
 use crate::files::hash;
 use crate::redis_client::{Pool, Servers};
@@ -29,10 +29,9 @@ pub(super) fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers
 
 /// An HTTP service.
 pub(super) fn http(configured: &HttpLookup, files: &mut Files<'_>) -> Result<LookupSource, Problems> {
-    let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered, place } = configured;
+    let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered } = configured;
     let token = token_file.as_ref().map(|named| files.token(named)).transpose()?;
-    let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
-    let client = (url.scheme() == Some(&Scheme::HTTPS)).then(|| files.tls_client(tls, &place)).transpose()?;
+    let client = (url.scheme() == Some(&Scheme::HTTPS)).then(|| files.tls_client(tls)).transpose()?;
     let (tls, tls_files) = client.map(|(client, hash)| (Arc::new(client), hash)).unzip();
     let parts =
         [tls_files.unwrap_or_default().to_le_bytes(), hash(format!("{is_unkey} {token:?}").as_bytes()).to_le_bytes()];

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use super::{decode, name};
-use crate::config::{ClientTls, NamedFile, Place, Problem, Problems};
+use crate::config::{ClientTls, NamedFile, Problem, Problems};
 use crate::files::{self, FileVersion, Fingerprint};
 use crate::tls::{self, ClientCertificate, TlsClient, TlsFault};
 
@@ -90,8 +90,8 @@ impl Files<'_> {
         Err(problem.expected("one line of letters, digits and signs, as a header field can hold them").into())
     }
 
-    /// The TLS settings for connections from the section `tls`, which is at `place`, and a hash of the files that it names.
-    pub(super) fn tls_client(&mut self, tls: &ClientTls, place: &Place) -> Result<(TlsClient, u128), Problems> {
+    /// The TLS settings for connections from the section `tls`, and a hash of the files that it names.
+    pub(super) fn tls_client(&mut self, tls: &ClientTls) -> Result<(TlsClient, u128), Problems> {
         let authorities = tls.ca.as_ref().map(|named| self.pem(named)).transpose()?;
         let identity = match &tls.identity {
             Some((certificates, key)) => Some((self.pem(certificates)?, self.pem(key)?)),
@@ -113,7 +113,7 @@ impl Files<'_> {
             };
             let problem = match named {
                 Some(named) => self.unfit(named, fault),
-                None => Problem::error(place.clone(), fault.to_string()),
+                None => Problem::error(tls.place.clone(), fault.to_string()),
             };
             problem.hint(fault.hint().map(str::to_owned)).into()
         })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::directory::DatabaseSource;
 use super::named_files::Files;
-use crate::config::{ClientTls, DirectorySource, Place, PostgresQuery, PostgresStatement, Problem, Problems, Warning};
+use crate::config::{DirectorySource, PostgresQuery, PostgresStatement, Problem, Problems, Warning};
 use crate::customers::Directory;
 use crate::customers::directory::{DatabaseUrl, MAX_URL, NamedStatement, PostgresSettings, WriteStatements};
 use crate::ruleset::groups::COLUMNS;
@@ -18,12 +18,8 @@ pub(super) fn database(
     let url = DatabaseUrl::parse(&files.text(&query.url_file, MAX_URL)?);
     let url =
         url.map_err(|bad| files.unfit(&query.url_file, bad).expected("`postgres://user:password@host:5432/database`"))?;
-    let place = Place { path: format!("{}.tls", query.place.path), ..query.place.clone() };
-    let tls = match &query.tls {
-        Some(tls) => Some(files.tls_client(tls, &place)?),
-        None if url.needs_tls(false) => Some(files.tls_client(&ClientTls::default(), &place)?),
-        None => None,
-    };
+    let uses_tls = query.asks_for_tls || url.needs_tls(false);
+    let tls = uses_tls.then(|| files.tls_client(&query.tls)).transpose()?;
     let (tls, tls_files) = tls.map(|(client, files)| (Arc::new(client), files)).unzip();
     let terms = PostgresSettings {
         url_file: files.path(&query.url_file),
@@ -34,7 +30,7 @@ pub(super) fn database(
         channel: query.channel.clone(),
         timeout: query.timeout,
         tls,
-        asks_for_tls: query.tls.is_some(),
+        asks_for_tls: query.asks_for_tls,
         writes: query.writes.as_ref().map(|statements| writes(statements, levels)).transpose()?,
     };
     Ok(DatabaseSource { query: query.clone(), tls_files, terms })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::ComparedSetting;
 use super::named_files::{Files, or_collect};
-use crate::config::{Place, Problems, RedisStore};
+use crate::config::{Problems, RedisStore};
 use crate::redis_client::{Address, Credentials, Layout, Servers};
 use crate::runtime::config_source::{KeySecret, StoreSettings};
 
@@ -23,8 +23,7 @@ pub(super) fn open(configured: RedisStore, files: &mut Files<'_>) -> Result<Open
     let password = configured.password_file.as_ref().and_then(|named| or_collect(files.password(named), &mut errors));
     let sentinel_password = configured.sentinel_password_file.as_ref();
     let sentinel_password = sentinel_password.and_then(|named| or_collect(files.password(named), &mut errors));
-    let place = Place { path: "store.tls".to_owned(), ..configured.place.clone() };
-    let tls = configured.tls.as_ref().and_then(|tls| or_collect(files.tls_client(tls, &place), &mut errors));
+    let tls = configured.tls.as_ref().and_then(|tls| or_collect(files.tls_client(tls), &mut errors));
     let secret = configured.key_file.as_ref().and_then(|named| or_collect(files.shared_secret(named), &mut errors));
     Problems::check(errors)?;
     let password = password.or_else(|| configured.password.as_ref().map(|password| password.expose().to_owned()));

@@ -60,13 +60,12 @@ fn published_keys(
     kept: &mut Option<OpenKeys>,
     files: &mut Files<'_>,
 ) -> Result<KeySet, Problems> {
-    let PublishedJwks { at, tls, refresh, min_interval, place } = published;
+    let PublishedJwks { at, tls, refresh, min_interval } = published;
     let (address, has_tls) = match at {
         JwksAddress::Url(url) => (KeyLocation::FixedUrl(url.clone()), url.scheme() == Some(&Scheme::HTTPS)),
         JwksAddress::Issuer(issuer) => (KeyLocation::OidcIssuer(issuer.clone()), issuer.starts_with("https:")),
     };
-    let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
-    let client = has_tls.then(|| files.tls_client(tls, &place)).transpose()?;
+    let client = has_tls.then(|| files.tls_client(tls)).transpose()?;
     let (tls, tls_files) = client.map(|(client, files)| (Arc::new(client), files)).unzip();
     let (from, terms) = ((at.clone(), algorithms.to_vec()), (tls_files.unwrap_or_default(), *refresh, *min_interval));
     let before = kept.as_ref().filter(|open| open.from == from);

@@ -4,6 +4,7 @@ use std::cell::{OnceCell, RefCell};
 
 use super::{Field, PathStep};
 use crate::config::document::Entry;
+use crate::config::problem::Place;
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{Kind, Setting, Table, reference};
 use crate::config::{unneeded, words};
@@ -53,6 +54,12 @@ impl<'a> Section<'a> {
     /// Whether the mapping has `key`.
     pub(in crate::config) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)
+    }
+
+    /// The place of the field `key` in a mapping without it: the mapping's own.
+    pub(in crate::config) fn place_without(&self, key: &'static str) -> Place {
+        let path = self.field.path.to(PathStep::Key(key));
+        self.field.findings().place(self.field.key_mark, &path.written())
     }
 
     /// Whether the mapping is empty.
