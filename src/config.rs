@@ -68,8 +68,8 @@ pub use operators::Operators;
 pub use overrides::ConfiguredOverrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use receivers::{TraceFiles, UsageFiles, WebhookFiles};
-pub use section_values::{SectionValues, section_values};
-pub use shape::{ConfigText, IncludedFile, included_files};
+pub use section_values::SectionValues;
+pub use shape::{ConfigText, IncludedFile};
 pub use state::StateSettings;
 pub use store::{ClientTls, RedisStore, Secret};
 pub use trial_setting::TrialSetting;
@@ -135,34 +135,6 @@ pub struct Limits {
     pub warnings: Vec<Warning>,
 }
 
-/// Reads the text of a configuration. Findings show `file` as its name; `environment` looks up the variables of `${NAME}`.
-pub fn load<'t>(
-    text: impl Into<ConfigText<'t>>,
-    file: &str,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<LoadedConfig, Problems> {
-    let text = text.into();
-    let findings = text.findings(file);
-    let loaded = with_sections(text, &findings, environment, |top| gateway(top, &findings));
-    let (loaded, warnings) = findings.finish(loaded)?;
-    Ok(LoadedConfig { warnings, ..loaded })
-}
-
-/// Reads the limits of a configuration. The text may hold nothing else; this function ignores the other sections.
-///
-/// A limit may leave out `key`. Where the text has no `plans:`, the plans are those that the limits name.
-pub fn load_limits<'t>(
-    text: impl Into<ConfigText<'t>>,
-    file: &str,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<Limits, Problems> {
-    let text = text.into();
-    let findings = text.findings(file);
-    let limits = with_sections(text, &findings, environment, limits_alone);
-    let (limits, warnings) = findings.finish(limits)?;
-    Ok(Limits { warnings, ..limits })
-}
-
 /// The files about customers that a configuration names.
 #[derive(Clone, Debug)]
 pub struct CustomerFiles {
@@ -178,39 +150,6 @@ pub struct CustomerFiles {
     pub jwks: Option<Jwks>,
 }
 
-/// Reads the files about customers that a configuration names, even if other sections have errors, so that `check` can still
-/// read those files. `None` if the configuration has no customers, or if the sections that name the files have errors.
-pub fn load_customer_files<'t>(
-    text: impl Into<ConfigText<'t>>,
-    file: &str,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Option<CustomerFiles> {
-    let text = text.into();
-    let findings = text.findings(file);
-    let context = ReadContext { findings: &findings, environment };
-    let root = shape::document(text, &context)?;
-    let top = Field::root(&context, &root).as_mapping()?.with(&FILE);
-    // without `plans` (perhaps misspelt), every plan in the customers' file would look wrong
-    top.get("plans")?;
-    let tokens = customers::customer_features(&top).tokens;
-    let scope = FileScope::every_section(tokens, store::nodes(&top), top.has("domains"));
-    let plans = limits::read_plans(&top, scope);
-    let levels = customers::levels(&top);
-    let customers = customers::read(&top, &plans, &levels, true);
-    let Customers { rules: Some(_), directory, groups, jwks } = customers else { return None };
-    if findings.has_errors() {
-        return None;
-    }
-    let (_, limits) = limits::read(&top, &plans, &levels, None, scope);
-    let overrides = if findings.has_errors() {
-        ConfiguredOverrides::without_limits(&plans, &levels)
-    } else {
-        ConfiguredOverrides::new(&plans, &levels, &limits)
-    };
-    let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
-    Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, groups, jwks })
-}
-
 /// The JSON Schema of configuration files (draft 2020-12).
 pub fn schema() -> serde_json::Value {
     settings::schema::schema()
@@ -221,29 +160,90 @@ pub fn reference() -> String {
     settings::reference::reference()
 }
 
-/// Whether the text is a configuration of limits (with plans and prices) only, which `check` and `simulate` accept. False for
-/// a text that cannot be read at all.
-pub fn holds_limits_only<'t>(text: impl Into<ConfigText<'t>>) -> bool {
-    let findings = Findings::new("");
-    let only = with_sections(text.into(), &findings, &|_| None, |top| {
-        let of_limits = |key| matches!(key, "include" | "defaults" | "limits" | "limit_groups" | "plans" | "prices");
-        Some(top.has("limits") && top.fields().all(|(key, _)| of_limits(key)))
-    });
-    only.unwrap_or(false)
+/// Reads the text of a configuration. Findings show `file` as its name; `environment` looks up the variables of `${NAME}`.
+pub fn load(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<LoadedConfig, Problems> {
+    ConfigText::new(file, text).load(environment)
 }
 
-fn with_sections<T>(
-    text: ConfigText<'_>,
-    findings: &Findings,
-    environment: &dyn Fn(&str) -> Option<String>,
-    read: impl FnOnce(&Section<'_>) -> Option<T>,
-) -> Option<T> {
-    let context = ReadContext { findings, environment };
-    let root = shape::document(text, &context)?;
-    let top = Field::root(&context, &root).section(&FILE)?;
-    let read = read(&top);
-    shape::check_defaults(&top);
-    read
+/// Reads the limits in the text of a configuration, as [`ConfigText::load_limits`].
+pub fn load_limits(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Limits, Problems> {
+    ConfigText::new(file, text).load_limits(environment)
+}
+
+impl ConfigText {
+    /// Reads the whole configuration. `environment` looks up the variables of `${NAME}`.
+    pub fn load(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<LoadedConfig, Problems> {
+        let findings = self.findings();
+        let loaded = self.with_sections(&findings, environment, |top| gateway(top, &findings));
+        let (loaded, warnings) = findings.finish(loaded)?;
+        Ok(LoadedConfig { warnings, ..loaded })
+    }
+
+    /// Reads the limits. The text may hold nothing else; this function ignores the other sections.
+    ///
+    /// A limit may leave out `key`. Where the text has no `plans:`, the plans are those that the limits name.
+    pub fn load_limits(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<Limits, Problems> {
+        let findings = self.findings();
+        let limits = self.with_sections(&findings, environment, limits_alone);
+        let (limits, warnings) = findings.finish(limits)?;
+        Ok(Limits { warnings, ..limits })
+    }
+
+    /// Reads the files about customers that the configuration names, even if other sections have errors, so that `check` can
+    /// still read those files. `None` if there are no customers, or if the sections that name the files have errors.
+    pub fn load_customer_files(&self, environment: &dyn Fn(&str) -> Option<String>) -> Option<CustomerFiles> {
+        let findings = self.findings();
+        let context = ReadContext { findings: &findings, environment };
+        let root = shape::document(self, &context)?;
+        customer_files(&Field::root(&context, &root).as_mapping()?.with(&FILE), &findings)
+    }
+
+    /// Whether the text holds limits (with plans and prices) only, which `check` and `simulate` accept. False for a text that
+    /// cannot be read at all.
+    pub fn holds_limits_only(&self) -> bool {
+        let only = self.with_sections(&self.findings(), &|_| None, |top| {
+            let of_limits =
+                |key| matches!(key, "include" | "defaults" | "limits" | "limit_groups" | "plans" | "prices");
+            Some(top.has("limits") && top.fields().all(|(key, _)| of_limits(key)))
+        });
+        only.unwrap_or(false)
+    }
+
+    fn with_sections<T>(
+        &self,
+        findings: &Findings,
+        environment: &dyn Fn(&str) -> Option<String>,
+        read: impl FnOnce(&Section<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let context = ReadContext { findings, environment };
+        let root = shape::document(self, &context)?;
+        let top = Field::root(&context, &root).section(&FILE)?;
+        let read = read(&top);
+        shape::check_defaults(&top);
+        read
+    }
+}
+
+fn customer_files(top: &Section<'_>, findings: &Findings) -> Option<CustomerFiles> {
+    // without `plans` (perhaps misspelt), every plan in the customers' file would look wrong
+    top.get("plans")?;
+    let tokens = customers::customer_features(top).tokens;
+    let scope = FileScope::every_section(tokens, store::nodes(top), top.has("domains"));
+    let plans = limits::read_plans(top, scope);
+    let levels = customers::levels(top);
+    let customers = customers::read(top, &plans, &levels, true);
+    let Customers { rules: Some(_), directory, groups, jwks } = customers else { return None };
+    if findings.has_errors() {
+        return None;
+    }
+    let (_, limits) = limits::read(top, &plans, &levels, None, scope);
+    let overrides = if findings.has_errors() {
+        ConfiguredOverrides::without_limits(&plans, &levels)
+    } else {
+        ConfiguredOverrides::new(&plans, &levels, &limits)
+    };
+    let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
+    Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, groups, jwks })
 }
 
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {

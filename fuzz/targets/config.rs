@@ -1,6 +1,6 @@
 //! Configurations: whatever is in them, they are read or refused, in words that tell where and no secret.
 
-use tollgate::config::{self, Problem};
+use tollgate::config::{self, ConfigText, Problem};
 
 const SECRET: &str = "s3cr3t-of-the-environment";
 
@@ -29,7 +29,8 @@ pub(crate) fn run(data: &[u8]) {
             check(&problems.warnings);
         }
     }
-    let alone = config::holds_limits_only(text);
+    let whole = ConfigText::new("f", text);
+    let alone = whole.holds_limits_only();
     match config::load_limits(text, "f", &environment) {
         Ok(limits) => {
             check(&limits.warnings);
@@ -48,5 +49,5 @@ pub(crate) fn run(data: &[u8]) {
             assert!(!alone || !problems.errors.is_empty());
         }
     }
-    drop(config::load_customer_files(text, "f", &environment));
+    drop(whole.load_customer_files(&environment));
 }

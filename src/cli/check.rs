@@ -43,7 +43,7 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), Box<dyn Erro
             Checked::Limits(limits) => CheckReport::of_limits(file, limits),
             Checked::Gateway(source) => {
                 let report = CheckReport::of_ruleset(file, &source.parts.rules.ruleset, source.warnings);
-                report.including(source.text.included().collect())
+                report.including(source.text.included.iter().map(|file| file.name.as_str()).collect())
             }
         }),
         Some(old) => {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use crate::cluster::settings::ClusterSettings;
 use crate::config::{
-    self, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, LoadedConfig, Mark,
-    NamedFile, Place, Problem, Problems, Server, StateSettings, TrialSetting, UpstreamTls, Warning,
+    ConfigText, ConfiguredOverrides, DirectorySource, Limits, Listener, LoadedConfig, Mark, NamedFile, Place, Problem,
+    Problems, Server, StateSettings, TrialSetting, UpstreamTls, Warning,
 };
 use crate::customers::Directory;
-use crate::files::{self, FileVersion, ReadError};
+use crate::files::{self, FileVersion};
 use crate::gateway::upstream::TlsConnector;
 use crate::redis_client::Servers;
 use crate::ruleset::Endpoint;
@@ -31,7 +31,7 @@ mod store;
 mod tokens;
 
 use directory::RowContext;
-use named_files::{Files, or_collect};
+use named_files::{Files, Refused, all_read};
 use store::OpenStore;
 
 /// A configuration with the content of the files that it names.
@@ -49,38 +49,7 @@ pub struct Source {
     /// Warnings about the configuration and its files.
     pub warnings: Vec<Warning>,
     /// The configuration's text, and the files that it includes.
-    pub text: SourceText,
-}
-
-/// The text of a configuration, the files that it includes, and the settings that are tried in place of theirs.
-#[derive(Debug)]
-pub struct SourceText {
-    text: String,
-    included: Vec<IncludedFile>,
-    changes: Vec<TrialSetting>,
-}
-
-impl SourceText {
-    /// The names of the files that it includes.
-    pub fn included(&self) -> impl Iterator<Item = &str> {
-        self.included.iter().map(|file| file.name.as_str())
-    }
-
-    /// A hash of the texts, the same at every gateway, to see whether gateways run the same configuration.
-    pub fn hash(&self) -> u128 {
-        if self.included.is_empty() {
-            return files::hash(self.text.as_bytes());
-        }
-        let texts = [&self.text].into_iter().chain(self.included.iter().map(|file| &file.text));
-        let hashes: Vec<u8> = texts.flat_map(|text| files::hash(text.as_bytes()).to_le_bytes()).collect();
-        files::hash(&hashes)
-    }
-}
-
-impl<'t> From<&'t SourceText> for ConfigText<'t> {
-    fn from(SourceText { text, included, changes }: &'t SourceText) -> Self {
-        Self { text, included, changes }
-    }
+    pub text: ConfigText,
 }
 
 /// The state that is kept between two readings of the same configuration.
@@ -107,10 +76,11 @@ pub struct FixedSettings {
 impl Source {
     /// Reads a configuration that is in no file; the caller has its customers.
     pub fn of_text(text: String, name: &str) -> Result<Self, Problems> {
-        let text = SourceText { text, included: Vec::new(), changes: Vec::new() };
-        let loaded = LoadedConfig { directory: None, ..config::load(&text, name, &environment)? };
-        let mut files = Files { config: Path::new(name), seen: &mut Vec::new() };
-        read_files(loaded, text, &mut ReloadCache::default(), &mut files)
+        let mut files = Files::new(Path::new(name));
+        let text = ConfigText::new(name, text);
+        let loaded = LoadedConfig { directory: None, ..text.load(&environment)? };
+        let source = read_files(loaded, text, &mut ReloadCache::default(), &mut files);
+        files.finish(source)
     }
 }
 
@@ -127,67 +97,54 @@ pub fn open_changed(path: &Path, changes: &[TrialSetting]) -> Result<Source, Pro
 
 /// As [`open`], but reuses the `kept` parts whose settings and files did not change. `seen` gets every file that was read.
 pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersion>) -> Result<Source, Problems> {
-    let files = &mut Files { config: path, seen };
-    let text = SourceText { changes: kept.changes.clone(), ..read_source(files)? };
-    let loaded = config::load(&text, &name(path), &environment);
-    let loaded = loaded.map_err(|problems| with_customer_files(problems, &text, files))?;
-    read_files(loaded, text, kept, files)
+    let mut files = Files::new(path);
+    let source = open_files(kept, &mut files);
+    seen.append(&mut files.seen);
+    files.finish(source)
 }
 
-/// Reads the files that a configuration names. Problems carry the warnings about the configuration and about the files before.
+fn open_files(kept: &mut ReloadCache, files: &mut Files<'_>) -> Result<Source, Refused> {
+    let text = ConfigText { changes: kept.changes.clone(), ..read_text(files)? };
+    match text.load(&environment) {
+        Ok(loaded) => read_files(loaded, text, kept, files),
+        Err(problems) => {
+            let refused = files.refuse(problems);
+            check_customer_files(&text, files);
+            Err(refused)
+        }
+    }
+}
+
+/// Reads the files that a configuration names.
 fn read_files(
     mut loaded: LoadedConfig,
-    text: SourceText,
+    text: ConfigText,
     kept: &mut ReloadCache,
     files: &mut Files<'_>,
-) -> Result<Source, Problems> {
-    let mut warnings = mem::take(&mut loaded.warnings);
-    let source = read_parts(loaded, text, kept, (files, &mut warnings));
-    source.map_err(|problems| Problems { warnings, ..problems })
-}
-
-fn read_parts(
-    loaded: LoadedConfig,
-    text: SourceText,
-    kept: &mut ReloadCache,
-    (files, warnings): (&mut Files<'_>, &mut Vec<Warning>),
-) -> Result<Source, Problems> {
-    let mut errors = Vec::new();
-    let listeners = or_collect(listeners::open(&loaded.server, files, warnings), &mut errors);
-    let upstream_tls = or_collect(upstream_tls(&loaded.upstream_tls, files), &mut errors);
-    let fixed = or_collect(open_fixed(&loaded, kept.fixed.as_ref(), files), &mut errors);
-    let access = or_collect(operators::read(&loaded.operators, &text, files), &mut errors);
-    let senders = or_collect(senders::read(&loaded, files), &mut errors);
-    let (Some((listeners, listener_configs)), Some(upstream_tls), Some(fixed), Some(access), Some(senders)) =
-        (listeners, upstream_tls, fixed, access, senders)
-    else {
-        errors.sort_by_key(|problem| problem.place.mark);
-        return Err(with_customer_files(errors.into(), &text, files));
-    };
+) -> Result<Source, Refused> {
+    files.warnings.append(&mut loaded.warnings);
+    let listeners = listeners::open(&loaded.server, files);
+    let upstream_tls = upstream_tls(&loaded.upstream_tls, files);
+    let fixed = open_fixed(&loaded, kept.fixed.as_ref(), files);
+    let access = operators::read(&loaded.operators, &text, files);
+    let senders = senders::read(&loaded, files);
+    if files.has_errors() {
+        check_customer_files(&text, files);
+    }
+    let ((listeners, listener_configs), upstream_tls) = (listeners?, upstream_tls?);
+    let (fixed, access, senders) = (fixed?, access?, senders?);
     let groups = directory::open_groups(loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, files)?;
     let context = RowContext { overrides: &loaded.overrides, groups: &groups };
     // before the directory, because its rows come into force as they are read
-    let tokens = loaded
-        .jwks
-        .as_ref()
-        .map(|jwks| tokens::open(jwks, (&loaded.ruleset.plans, &groups), &mut kept.keys, files))
-        .transpose()
-        .map_err(|problems| {
-            let named = loaded.directory.as_ref().and_then(DirectorySource::file);
-            with_directory(problems, named, context, files)
-        })?;
-    let customers = match &loaded.directory {
-        Some(DirectorySource::Postgres(query)) => Some(&query.snapshot_file),
-        other => other.as_ref().and_then(DirectorySource::file),
-    };
-    let written = [
-        customers,
-        loaded.state.as_ref().map(|state| &state.file),
-        loaded.operators.audit_log.as_ref(),
-        loaded.webhook.as_ref().map(|webhook| &webhook.queue),
-        loaded.usage_events.as_ref().map(|events| &events.queue),
-    ];
-    files.check_written(written.into_iter().flatten())?;
+    let tokens = loaded.jwks.as_ref().map(|jwks| {
+        let tokens = tokens::open(jwks, (&loaded.ruleset.plans, &groups), &mut kept.keys, files);
+        if tokens.is_err() {
+            check_directory(loaded.directory.as_ref().and_then(DirectorySource::file), context, files);
+        }
+        tokens
+    });
+    let tokens = tokens.transpose()?;
+    files.check_written(written_files(&loaded))?;
     let directory = match &loaded.directory {
         None => Arc::default(),
         Some(named) => {
@@ -199,12 +156,11 @@ fn read_parts(
         // tokens refer to customers by name
         directory.index_names();
     }
-    warnings.extend(beyond_descriptors(&name(files.config), &loaded));
-    warnings.extend(directory::warnings(loaded.directory.as_ref(), kept.directory.as_ref()));
-    warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
+    files.warnings.extend(beyond_descriptors(&name(files.config), &loaded));
+    files.warnings.extend(directory::warnings(loaded.directory.as_ref(), kept.directory.as_ref()));
+    files.warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
     let directory_hash = directory::hash(&directory, kept);
     kept.fixed = Some(fixed.clone());
-    let state = loaded.state.as_ref();
     let parts = GatewayParts {
         listeners,
         admin: fixed.server.admin,
@@ -217,17 +173,43 @@ fn read_parts(
             tokens,
             listeners: listener_configs,
             upstream_tls,
-            hash: format!("{:032x}", text.hash()),
+            hash: format!("{:032x}", hash(&text)),
             directory_hash,
         },
-        state: state.map(|state| StateFile { path: files.path(&state.file), every: state.every }),
+        state: loaded.state.as_ref().map(|state| StateFile { path: files.path(&state.file), every: state.every }),
         store: fixed.store.as_ref().map(|store| store.settings.clone()),
         cluster: fixed.cluster.clone(),
         senders,
-        warnings: warnings.iter().map(ToString::to_string).collect(),
+        warnings: files.warnings.iter().map(ToString::to_string).collect(),
     };
     let LoadedConfig { directory, state, overrides, .. } = loaded;
-    Ok(Source { parts, fixed, directory, state, overrides, warnings: mem::take(warnings), text })
+    Ok(Source { parts, fixed, directory, state, overrides, warnings: mem::take(&mut files.warnings), text })
+}
+
+/// A hash of the texts, the same at every gateway, to see whether gateways run the same configuration.
+fn hash(text: &ConfigText) -> u128 {
+    if text.included.is_empty() {
+        return files::hash(text.text.as_bytes());
+    }
+    let texts = [&text.text].into_iter().chain(text.included.iter().map(|file| &file.text));
+    let hashes: Vec<u8> = texts.flat_map(|text| files::hash(text.as_bytes()).to_le_bytes()).collect();
+    files::hash(&hashes)
+}
+
+/// The files and directories that tollgate writes.
+fn written_files(loaded: &LoadedConfig) -> impl Iterator<Item = &NamedFile> {
+    let customers = match &loaded.directory {
+        Some(DirectorySource::Postgres(query)) => Some(&query.snapshot_file),
+        other => other.as_ref().and_then(DirectorySource::file),
+    };
+    let written = [
+        customers,
+        loaded.state.as_ref().map(|state| &state.file),
+        loaded.operators.audit_log.as_ref(),
+        loaded.webhook.as_ref().map(|webhook| &webhook.queue),
+        loaded.usage_events.as_ref().map(|events| &events.queue),
+    ];
+    written.into_iter().flatten()
 }
 
 /// Reads the files of the settings that cannot change while a gateway runs. Refuses others than those `in_force`.
@@ -235,15 +217,12 @@ fn open_fixed(
     loaded: &LoadedConfig,
     in_force: Option<&FixedSettings>,
     files: &mut Files<'_>,
-) -> Result<FixedSettings, Problems> {
-    let mut errors = Vec::new();
-    let store = loaded.store.clone().and_then(|configured| or_collect(store::open(configured, files), &mut errors));
-    let cluster =
-        loaded.cluster.as_ref().and_then(|configured| or_collect(cluster::open(configured, files), &mut errors));
-    Problems::check(errors)?;
-    let mut fixed = FixedSettings { server: loaded.server.clone(), store, cluster };
+) -> Result<FixedSettings, Refused> {
+    let store = loaded.store.clone().map(|configured| store::open(configured, files)).transpose();
+    let cluster = loaded.cluster.as_ref().map(|configured| cluster::open(configured, files)).transpose();
+    let mut fixed = FixedSettings { server: loaded.server.clone(), store: store?, cluster: cluster? };
     if let Some(in_force) = in_force {
-        refuse_fixed(files.config, in_force.changes(&fixed))?;
+        refuse_fixed(in_force.changes(&fixed), files)?;
         if let (Some(store), Some(in_force)) = (&mut fixed.store, &in_force.store) {
             store.take_over(in_force);
         }
@@ -255,16 +234,12 @@ fn open_fixed(
 fn upstream_tls(
     upstreams: &[Option<UpstreamTls>],
     files: &mut Files<'_>,
-) -> Result<Vec<Option<Arc<TlsConnector>>>, Problems> {
-    let mut errors = Vec::new();
-    let connectors = upstreams.iter().map(|configured| {
-        let UpstreamTls { files: named, server_name } = configured.as_ref()?;
-        let (client, hash) = or_collect(files.tls_client(named), &mut errors)?;
-        Some(Arc::new(TlsConnector::new(client, server_name.clone(), hash)))
-    });
-    let connectors = connectors.collect();
-    Problems::check(errors)?;
-    Ok(connectors)
+) -> Result<Vec<Option<Arc<TlsConnector>>>, Refused> {
+    let mut connector = |UpstreamTls { files: named, server_name }: &UpstreamTls| {
+        let (client, hash) = files.tls_client(named)?;
+        Ok(Arc::new(TlsConnector::new(client, server_name.clone(), hash)))
+    };
+    all_read(upstreams.iter().map(|configured| configured.as_ref().map(&mut connector).transpose()))
 }
 
 /// Opens the directory that the configuration names; `servers` are those of the store.
@@ -274,18 +249,19 @@ fn open_directory(
     context: RowContext<'_>,
     kept: &mut Option<directory::OpenDirectory>,
     files: &mut Files<'_>,
-) -> Result<Arc<Directory>, Problems> {
+) -> Result<Arc<Directory>, Refused> {
     match source {
         DirectorySource::File { file, is_writable } => {
             directory::open_in_file(file, *is_writable, context, kept, files)
         }
         DirectorySource::Redis(hash) => {
-            let servers = servers.ok_or_else(|| problem(&name(files.config), None, "names no store"))?;
+            let servers = servers.ok_or_else(|| files.refuse(problem(&name(files.config), None, "names no store")))?;
             Ok(directory::open_lookup(lookup::redis(hash, servers), context, kept))
         }
         DirectorySource::Http(service) => Ok(directory::open_lookup(lookup::http(service, files)?, context, kept)),
         DirectorySource::Postgres(query) => {
-            directory::open_database(postgres::database(query, context.overrides.levels(), files)?, context, kept)
+            let database = postgres::database(query, context.overrides.levels(), files)?;
+            directory::open_database(database, context, kept, files)
         }
     }
 }
@@ -311,41 +287,21 @@ fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
 }
 
 /// Adds the errors of the files about customers that a refused configuration names.
-fn with_customer_files(problems: Problems, text: &SourceText, files: &mut Files<'_>) -> Problems {
-    let file = name(files.config);
-    let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
-    let groups = match directory::open_groups(named.groups.as_ref(), &named.overrides, &mut None, files) {
-        Ok(groups) => groups,
-        // without the groups, the groups of customers cannot be checked
-        Err(others) => return together(problems, others, &file),
-    };
-    let problems = match named.jwks.map(|jwks| tokens::open(&jwks, (&named.plans, &groups), &mut None, files)) {
-        Some(Err(others)) => together(problems, others, &file),
-        Some(Ok(_)) | None => problems,
-    };
+fn check_customer_files(text: &ConfigText, files: &mut Files<'_>) {
+    let Some(named) = text.load_customer_files(&environment) else { return };
+    // without the groups, the groups of customers cannot be checked
+    let Ok(groups) = directory::open_groups(named.groups.as_ref(), &named.overrides, &mut None, files) else { return };
+    if let Some(jwks) = named.jwks {
+        // only the errors count
+        _ = tokens::open(&jwks, (&named.plans, &groups), &mut None, files);
+    }
     let context = RowContext { overrides: &named.overrides, groups: &groups };
-    with_directory(problems, named.directory.as_ref(), context, files)
+    check_directory(named.directory.as_ref(), context, files);
 }
 
 /// Adds the errors of the customers' file; nothing in the file comes into force.
-fn with_directory(
-    problems: Problems,
-    named: Option<&NamedFile>,
-    context: RowContext<'_>,
-    files: &mut Files<'_>,
-) -> Problems {
-    match named.map(|named| directory::open_file(named, context, files)) {
-        Some(Err(others)) => together(problems, others, &name(files.config)),
-        Some(Ok(_)) | None => problems,
-    }
-}
-
-/// Merges two lists of problems; the errors of the configuration `file` come first.
-fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
-    problems.errors.extend(others.errors);
-    problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
-    problems.more = problems.more.saturating_add(others.more);
-    problems
+fn check_directory(named: Option<&NamedFile>, context: RowContext<'_>, files: &mut Files<'_>) {
+    _ = named.map(|named| directory::open_file(named, context, files));
 }
 
 /// A setting that would change, but cannot while a gateway runs.
@@ -418,9 +374,9 @@ fn workers(server: &Server) -> Vec<ComparedSetting> {
     vec![ComparedSetting::plain("workers", count)]
 }
 
-/// Refuses the configuration at `path` if there are settings that cannot change.
-fn refuse_fixed(path: &Path, fixed: Vec<RestartRequired>) -> Result<(), Problems> {
-    let file: Arc<str> = name(path).into();
+/// Refuses the configuration if there are settings that cannot change.
+fn refuse_fixed(fixed: Vec<RestartRequired>, files: &mut Files<'_>) -> Result<(), Refused> {
+    let file: Arc<str> = name(files.config).into();
     let errors = fixed.into_iter().map(|RestartRequired { path, before, after, what }| {
         let place = Place { file: Arc::clone(&file), mark: None, path: path.to_owned() };
         Problem::error(place, "cannot change while tollgate runs")
@@ -428,46 +384,37 @@ fn refuse_fixed(path: &Path, fixed: Vec<RestartRequired>) -> Result<(), Problems
             .expected(format!("{before}, as at the start"))
             .hint(format!("restart tollgate for {what}; nothing of this file is in force before"))
     });
-    Problems::check(errors.collect())
+    files.check(errors.collect())
 }
 
 /// Reads the limits of a configuration, which need not have other sections.
 pub fn open_limits(path: &Path) -> Result<Limits, Problems> {
-    config::load_limits(&read_text(path)?, &name(path), &environment)
+    open_text(path)?.load_limits(&environment)
 }
 
 /// Whether the configuration at `path` holds limits only.
 pub fn holds_limits_only(path: &Path) -> Result<bool, Problems> {
-    Ok(config::holds_limits_only(&read_text(path)?))
+    Ok(open_text(path)?.holds_limits_only())
 }
 
-fn read_text(path: &Path) -> Result<SourceText, Problems> {
-    read_source(&mut Files { config: path, seen: &mut Vec::new() })
+fn open_text(path: &Path) -> Result<ConfigText, Problems> {
+    let mut files = Files::new(path);
+    let text = read_text(&mut files);
+    files.finish(text)
 }
 
 /// Reads a configuration and the files that it includes.
-fn read_source(files: &mut Files<'_>) -> Result<SourceText, Problems> {
-    let text = read_config_seen(files.config, files.seen)?;
-    let included = config::included_files(&text, &name(files.config), &environment);
-    Ok(SourceText { included: include::read(&included, files)?, text, changes: Vec::new() })
+fn read_text(files: &mut Files<'_>) -> Result<ConfigText, Refused> {
+    let text = ConfigText::new(name(files.config), files.config_text()?);
+    let included = include::read(&text.named_includes(&environment), files)?;
+    Ok(ConfigText { included, ..text })
 }
 
 /// Reads the text of a configuration. A file that is too large is not read to its end.
 pub fn read_config(path: &Path) -> Result<String, Problems> {
-    read_config_seen(path, &mut Vec::new())
-}
-
-fn read_config_seen(path: &Path, seen: &mut Vec<FileVersion>) -> Result<String, Problems> {
-    let (bytes, looked) = files::read(path, config::MAX_BYTES);
-    seen.push(looked);
-    let bytes = bytes.map_err(|reason| {
-        let problem = problem(&name(path), None, reason.to_string());
-        match reason {
-            ReadError::TooLarge(_) => problem.hint("customers belong in the file that `customers.directory` names"),
-            ReadError::Failed(_) | ReadError::NoFile(_) => problem,
-        }
-    })?;
-    decode(bytes, path)
+    let mut files = Files::new(path);
+    let text = files.config_text();
+    files.finish(text)
 }
 
 /// The value of `${NAME}` in a configuration: the environment variable of this name.
@@ -477,18 +424,6 @@ pub fn environment(name: &str) -> Option<String> {
 
 fn name(path: &Path) -> String {
     path.display().to_string()
-}
-
-fn decode(bytes: Vec<u8>, path: &Path) -> Result<String, Problems> {
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
-        let line = valid.split(|byte| *byte == b'\n').count();
-        let message = match error.as_bytes() {
-            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "the file is in UTF-16",
-            _ => "the line is not in UTF-8",
-        };
-        problem(&name(path), Some(line), message).expected("text in UTF-8").into()
-    })
 }
 
 /// A problem with a line of a file, or with the whole file.

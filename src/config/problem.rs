@@ -184,13 +184,6 @@ pub struct Problems {
     pub more: usize,
 }
 
-impl Problems {
-    /// Fails if there are errors.
-    pub(crate) fn check(errors: Vec<Problem>) -> Result<(), Self> {
-        if errors.is_empty() { Ok(()) } else { Err(errors.into()) }
-    }
-}
-
 impl From<Vec<Problem>> for Problems {
     fn from(errors: Vec<Problem>) -> Self {
         Self { errors, warnings: Vec::new(), more: 0 }

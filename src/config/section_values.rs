@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::document::{Content, YamlNode, join};
-use super::findings::Findings;
 use super::read::ReadContext;
 use super::shape::{self, ConfigText};
 
@@ -18,37 +17,36 @@ pub struct SectionValues {
     pub values: BTreeMap<String, String>,
 }
 
-/// The sections of a valid configuration, with includes, defaults and groups written out. `environment` looks up the
-/// variables in the lengths of windows and in the names of groups; the values keep theirs.
-pub fn section_values<'t>(
-    text: impl Into<ConfigText<'t>>,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Vec<SectionValues> {
-    let (text, findings) = (text.into(), Findings::new(""));
-    let root = shape::document(text, &ReadContext { findings: &findings, environment });
-    let Some(Content::Mapping(top)) = root.as_deref().map(|root| &root.content) else { return Vec::new() };
-    let mut sections = Vec::new();
-    for section in top {
-        let named = |name: &str, node: &YamlNode| {
-            let mut values = BTreeMap::new();
-            add_values("", node, &mut values);
-            SectionValues { section: section.key.clone(), name: name.to_owned(), values }
-        };
-        match (section.key.as_str(), &section.value.content) {
-            ("limits" | "upstreams", Content::Mapping(entries)) => {
-                sections.extend(entries.iter().map(|entry| named(&entry.key, &entry.value)));
+impl ConfigText {
+    /// The sections of a valid configuration, with includes, defaults and groups written out. `environment` looks up the
+    /// variables in the lengths of windows and in the names of groups; the values keep theirs.
+    pub fn section_values(&self, environment: &dyn Fn(&str) -> Option<String>) -> Vec<SectionValues> {
+        let findings = self.findings();
+        let root = shape::document(self, &ReadContext { findings: &findings, environment });
+        let Some(Content::Mapping(top)) = root.as_deref().map(|root| &root.content) else { return Vec::new() };
+        let mut sections = Vec::new();
+        for section in top {
+            let named = |name: &str, node: &YamlNode| {
+                let mut values = BTreeMap::new();
+                add_values("", node, &mut values);
+                SectionValues { section: section.key.clone(), name: name.to_owned(), values }
+            };
+            match (section.key.as_str(), &section.value.content) {
+                ("limits" | "upstreams", Content::Mapping(entries)) => {
+                    sections.extend(entries.iter().map(|entry| named(&entry.key, &entry.value)));
+                }
+                (list @ ("routes" | "listeners"), Content::Sequence(items)) => {
+                    let key = if list == "routes" { "name" } else { "address" };
+                    sections.extend(items.iter().map(|item| {
+                        let SectionValues { section, mut values, .. } = named("", item);
+                        SectionValues { section, name: values.remove(key).unwrap_or_default(), values }
+                    }));
+                }
+                _ => sections.push(named("", &section.value)),
             }
-            (list @ ("routes" | "listeners"), Content::Sequence(items)) => {
-                let key = if list == "routes" { "name" } else { "address" };
-                sections.extend(items.iter().map(|item| {
-                    let SectionValues { section, mut values, .. } = named("", item);
-                    SectionValues { section, name: values.remove(key).unwrap_or_default(), values }
-                }));
-            }
-            _ => sections.push(named("", &section.value)),
         }
+        sections
     }
-    sections
 }
 
 fn add_values(path: &str, node: &YamlNode, values: &mut BTreeMap<String, String>) {

@@ -22,14 +22,16 @@ use crate::config::{scalar, words};
 const INCLUDED: [&str; 7] = ["upstreams", "plans", "limits", "limit_groups", "prices", "routes", "domains"];
 
 /// The text of a configuration, the files that it includes, and changes to their settings.
-#[derive(Clone, Copy, Debug)]
-pub struct ConfigText<'t> {
+#[derive(Clone, Debug)]
+pub struct ConfigText {
+    /// The file name that findings show.
+    pub name: String,
     /// The text of the configuration itself.
-    pub text: &'t str,
+    pub text: String,
     /// The included files, in the order in which they are read.
-    pub included: &'t [IncludedFile],
+    pub included: Vec<IncludedFile>,
     /// Settings that replace those of the files for a trial.
-    pub changes: &'t [TrialSetting],
+    pub changes: Vec<TrialSetting>,
 }
 
 /// A file that a configuration includes.
@@ -41,38 +43,32 @@ pub struct IncludedFile {
     pub text: String,
 }
 
-impl<'t> From<&'t str> for ConfigText<'t> {
-    fn from(text: &'t str) -> Self {
-        Self { text, included: &[], changes: &[] }
+impl ConfigText {
+    /// The configuration in the file `name`, which includes nothing yet.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into(), included: Vec::new(), changes: Vec::new() }
     }
-}
 
-impl<'t> From<&'t String> for ConfigText<'t> {
-    fn from(text: &'t String) -> Self {
-        Self::from(text.as_str())
-    }
-}
-
-impl ConfigText<'_> {
-    /// No findings yet, for the configuration `file` and its included files.
-    pub(super) fn findings(self, file: &str) -> Findings {
+    /// No findings yet, for the configuration and its included files.
+    pub(super) fn findings(&self) -> Findings {
         let included = self.included.iter().map(|included| included.name.as_str());
-        Findings::of([file].into_iter().chain(included).chain(self.changes.iter().map(|_| trial_setting::NAME)))
+        let changes = self.changes.iter().map(|_| trial_setting::NAME);
+        Findings::of([self.name.as_str()].into_iter().chain(included).chain(changes))
     }
-}
 
-/// The files that a configuration includes, as it names them; in the last part of a name, `*` stands for any text.
-/// Loading the configuration reports errors in the names.
-pub fn included_files(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Vec<NamedFile> {
-    // most files include none, and parsing a large file takes time
-    if !text.contains("include") {
-        return Vec::new();
+    /// The files that the configuration includes, as it names them; in the last part of a name, `*` stands for any text.
+    /// Loading the configuration reports errors in the names.
+    pub fn named_includes(&self, environment: &dyn Fn(&str) -> Option<String>) -> Vec<NamedFile> {
+        // most files include none, and parsing a large file takes time
+        if !self.text.contains("include") {
+            return Vec::new();
+        }
+        let findings = self.findings();
+        let context = ReadContext { findings: &findings, environment };
+        let root = document::parse(&self.text, 0, &findings);
+        let top = root.as_deref().and_then(|root| Field::root(&context, root).as_mapping());
+        top.and_then(|top| top.get("include")).and_then(|field| read_include(&field)).unwrap_or_default()
     }
-    let findings = Findings::new(file);
-    let context = ReadContext { findings: &findings, environment };
-    let root = document::parse(text, 0, &findings);
-    let top = root.as_deref().and_then(|root| Field::root(&context, root).as_mapping());
-    top.and_then(|top| top.get("include")).and_then(|field| read_include(&field)).unwrap_or_default()
 }
 
 fn read_include(field: &Field<'_>) -> Option<Vec<NamedFile>> {
@@ -98,17 +94,13 @@ struct Groups<'e> {
 }
 
 /// Parses a configuration, writes it out and applies the changes.
-pub(super) fn document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
-    trial_setting::apply(
-        expand_document(text, context)?,
-        text.changes,
-        text.included.len().saturating_add(1),
-        context.findings,
-    )
+pub(super) fn document(text: &ConfigText, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
+    let root = expand_document(text, context)?;
+    trial_setting::apply(root, &text.changes, text.included.len().saturating_add(1), context.findings)
 }
 
-fn expand_document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
-    let root = document::parse(text.text, 0, context.findings);
+fn expand_document(text: &ConfigText, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
+    let root = document::parse(&text.text, 0, context.findings);
     let included = all_or_none(
         text.included.iter().zip(1..).map(|(file, number)| document::parse(&file.text, number, context.findings)),
     );

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::ConfigPart;
 use crate::cli::source::{self, RestartRequired, Source};
-use crate::config::{self, SectionValues, StateSettings};
+use crate::config::{SectionValues, StateSettings};
 use crate::customers::directory::GroupTable;
 use crate::customers::{Customer, Directory};
 use crate::ruleset::groups::Group;
@@ -141,7 +141,7 @@ fn plans(before: &Ruleset, after: &Ruleset) -> Vec<ConfigPart> {
 
 /// The values of a configuration, with its listeners by the addresses that they are at, however the file writes them.
 fn section_values(source: &Source) -> Vec<SectionValues> {
-    let mut sections = config::section_values(&source.text, &source::environment);
+    let mut sections = source.text.section_values(&source::environment);
     let listeners = sections.iter_mut().filter(|values| values.section == "listeners");
     for (values, listener) in listeners.zip(&source.fixed.server.listeners) {
         values.name = listener.address.to_string();

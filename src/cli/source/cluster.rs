@@ -1,13 +1,13 @@
 //! The settings of the cluster that keeps sticky limits, from the configuration and the file that it names.
 
 use super::ComparedSetting;
-use super::named_files::Files;
+use super::named_files::{Files, Refused};
 use crate::cluster::handshake::Secret;
 use crate::cluster::settings::ClusterSettings;
-use crate::config::{Cluster, Problems};
+use crate::config::Cluster;
 
 /// The settings in `configured`, with the secret from the file that it names.
-pub(super) fn open(configured: &Cluster, files: &mut Files<'_>) -> Result<ClusterSettings, Problems> {
+pub(super) fn open(configured: &Cluster, files: &mut Files<'_>) -> Result<ClusterSettings, Refused> {
     let Cluster { own, listen, peers, secret_file, founding, timeout, .. } = configured;
     let secret = Secret::of(files.shared_secret(secret_file)?.as_bytes());
     Ok(ClusterSettings {

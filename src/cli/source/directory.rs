@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use http::Uri;
 
-use super::named_files::Files;
-use super::{ReloadCache, decode, name, problem};
+use super::named_files::{Files, Refused};
+use super::{ReloadCache, name, problem};
 use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, PostgresQuery, Problem, Problems, Warning};
 use crate::customers::Directory;
 use crate::customers::directory::{
@@ -44,6 +44,13 @@ pub(super) struct OpenDirectory {
     overrides: ConfiguredOverrides,
     groups: Arc<GroupTable>,
     directory: Arc<Directory>,
+}
+
+impl OpenDirectory {
+    /// Whether the directory was made with the settings and the groups of `context`.
+    fn has(&self, context: RowContext<'_>) -> bool {
+        self.overrides == *context.overrides && Arc::ptr_eq(&self.groups, context.groups)
+    }
 }
 
 /// A server that the gateway asks for customers, and the terms of lookups.
@@ -91,7 +98,7 @@ pub(super) fn open_in_file(
     context @ RowContext { overrides, groups }: RowContext<'_>,
     kept: &mut Option<OpenDirectory>,
     files: &mut Files<'_>,
-) -> Result<Arc<Directory>, Problems> {
+) -> Result<Arc<Directory>, Refused> {
     let file = files.path(named);
     let (format, most) = (format(&name(&file)), max_bytes(format(&name(&file))));
     let (bytes, print) = files.bytes(named, most)?;
@@ -103,15 +110,16 @@ pub(super) fn open_in_file(
         && let Directory::File(FileDirectory { table: rows, .. }) = &**directory
     {
         if *before != print || !Arc::ptr_eq(&open.groups, groups) {
-            let changes = rows.update(&decode(bytes, &file)?, groups);
-            let changes = changes.map_err(|faults| explain_all(&name(&file), faults))?;
+            let changes = rows.update(&files.decode(bytes, &file)?, groups);
+            let changes = changes.map_err(|faults| files.refuse(explain_all(&name(&file), faults)))?;
             tracing::info!(changes.added, changes.changed, changes.removed, "directory of customers updated");
             *before = print;
             open.groups = Arc::clone(groups);
         }
         return Ok(Arc::clone(directory));
     }
-    let table = Arc::new(load(&decode(bytes, &file)?, &name(&file), context)?);
+    let table = load(&files.decode(bytes, &file)?, &name(&file), context).map_err(|problems| files.refuse(problems))?;
+    let table = Arc::new(table);
     let reader = Arc::new(overrides.clone());
     let most = most.min(MAX_WRITABLE);
     let writable = is_writable.then(|| WritableFile { path: file.clone(), format, most, reader });
@@ -126,19 +134,20 @@ pub(super) fn open_lookup(
     kept: &mut Option<OpenDirectory>,
 ) -> Arc<Directory> {
     let from = Origin::Server(source.identity.clone());
-    let mut predecessor = None;
-    if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
-        && *before == from
-        && let Directory::Lookup(known_by) = &**directory
+    let open = kept.as_ref().filter(|open| open.from == from);
+    let known = open.and_then(|open| match &*open.directory {
+        Directory::Lookup(known) => Some(known),
+        Directory::Empty | Directory::File(_) | Directory::Postgres(_) => None,
+    });
+    if let (Some(open), Some(known)) = (open, known)
+        && open.has(context)
+        && known.terms() == source.terms
     {
-        if same == overrides && Arc::ptr_eq(known, groups) && known_by.terms() == source.terms {
-            return Arc::clone(directory);
-        }
-        // after a change of limits, groups or terms, too, customers stay known while their server is unavailable
-        predecessor = Some(known_by);
+        return Arc::clone(&open.directory);
     }
+    // after a change of limits, groups or terms, too, customers stay known while their server is unavailable
     let server = (source.server, source.terms);
-    let opened = LookupDirectory::new(server, predecessor, Arc::new(overrides.clone()), Arc::clone(groups));
+    let opened = LookupDirectory::new(server, known, Arc::new(overrides.clone()), Arc::clone(groups));
     keep(kept, from, context, Directory::Lookup(opened))
 }
 
@@ -147,15 +156,12 @@ pub(super) fn open_database(
     DatabaseSource { query, tls_files, terms }: DatabaseSource,
     context @ RowContext { overrides, groups }: RowContext<'_>,
     kept: &mut Option<OpenDirectory>,
-) -> Result<Arc<Directory>, Problems> {
+    files: &mut Files<'_>,
+) -> Result<Arc<Directory>, Refused> {
     let place = query.place.clone();
     let from = Origin::Postgres(Box::new(query), tls_files);
-    if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
-        && *before == from
-        && same == overrides
-        && Arc::ptr_eq(known, groups)
-    {
-        return Ok(Arc::clone(directory));
+    if let Some(open) = kept.as_ref().filter(|open| open.from == from && open.has(context)) {
+        return Ok(Arc::clone(&open.directory));
     }
     let before = kept.as_ref().and_then(|open| match &*open.directory {
         Directory::Postgres(before) => Some(before),
@@ -169,7 +175,7 @@ pub(super) fn open_database(
         let problem = Problem::error(place, "gives more rows that are wrong than before, as the snapshot tells");
         let found = format!("{} rows, and {} under the configuration in force", database.refused(), before.refused());
         let hint = "their customers would be unknown: is a plan, a limit or a group missing here? The log names them";
-        return Err(problem.found(found).hint(hint).into());
+        return Err(files.refuse(problem.found(found).hint(hint)));
     }
     if let Some(before) = before.filter(|_| kept.as_ref().is_some_and(|open| open.from == from)) {
         database.refresher().succeed(before.refresher());
@@ -224,9 +230,10 @@ pub(super) fn open_file(
     named: &NamedFile,
     context: RowContext<'_>,
     files: &mut Files<'_>,
-) -> Result<CustomerTable, Problems> {
+) -> Result<CustomerTable, Refused> {
     let file = name(&files.path(named));
-    load(&files.text(named, max_bytes(format(&file)))?, &file, context)
+    let text = files.text(named, max_bytes(format(&file)))?;
+    load(&text, &file, context).map_err(|problems| files.refuse(problems))
 }
 
 /// Parses a directory from the text of the file with the name `file`.
@@ -312,11 +319,11 @@ pub(super) fn open_groups(
     overrides: &ConfiguredOverrides,
     kept: &mut Option<OpenGroups>,
     files: &mut Files<'_>,
-) -> Result<Arc<GroupTable>, Problems> {
+) -> Result<Arc<GroupTable>, Refused> {
     let read = named.map(|named| {
         let file = files.path(named);
         let (bytes, print) = files.bytes(named, max_bytes(format(&name(&file))))?;
-        Ok::<_, Problems>((bytes, (file, print)))
+        Ok((bytes, (file, print)))
     });
     let (bytes, from) = read.transpose()?.unzip();
     if let Some(open) = kept.as_ref().filter(|open| open.from == from && open.overrides == *overrides) {
@@ -324,10 +331,10 @@ pub(super) fn open_groups(
     }
     let groups = match (bytes, &from) {
         (Some(bytes), Some((file, _))) => {
-            let text = decode(bytes, file)?;
+            let text = files.decode(bytes, file)?;
             let reader = Arc::new(overrides.clone());
             let read = GroupTable::read(&text, format(&name(file)), overrides.levels(), reader);
-            read.map_err(|faults| explain_all(&name(file), faults))?
+            read.map_err(|faults| files.refuse(explain_all(&name(file), faults)))?
         }
         _ => GroupTable::unlisted(overrides.levels()),
     };

@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use super::name;
-use super::named_files::{Files, or_collect};
+use super::named_files::{Files, Refused, all_read};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{CertificateFiles, ListenerTls, NamedFile, Problem, Problems, Server, Warning};
+use crate::config::{CertificateFiles, ListenerTls, NamedFile, Problem, Server};
 use crate::http::listener::ListenerConfig;
 use crate::ruleset::Endpoint;
 use crate::tls::{self, Certificate, Certificates, ClientCertificates, ClientTlsTerms, TlsFault, TlsServer};
@@ -20,78 +20,57 @@ const OTHERS: u32 = 0o077;
 pub(super) fn open(
     server: &Server,
     files: &mut Files<'_>,
-    warnings: &mut Vec<Warning>,
-) -> Result<(Vec<Endpoint>, Vec<Arc<ListenerConfig>>), Problems> {
-    let now = SystemClock::new().now();
-    let mut reading = TlsFileReader { files, now, errors: Vec::new(), warnings };
-    let mut listeners = Vec::new();
-    for listener in &server.listeners {
-        let tls = listener.tls.as_ref().map(|tls| reading.tls(tls, listener.http2));
-        if let Some(tls) = tls.map_or(Some(None), |tls| tls.map(Some)) {
-            let config = ListenerConfig {
-                tls,
-                serves: listener.serves,
-                http2: listener.http2,
-                proxy_protocol: listener.proxy_protocol.clone(),
-                max_connections: listener.max_connections,
-            };
-            listeners.push((listener.address.clone(), Arc::new(config)));
-        }
-    }
-    Problems::check(reading.errors)?;
+) -> Result<(Vec<Endpoint>, Vec<Arc<ListenerConfig>>), Refused> {
+    let mut reading = TlsFileReader { files, now: SystemClock::new().now() };
+    let mut listeners = all_read(server.listeners.iter().map(|listener| {
+        let config = ListenerConfig {
+            tls: listener.tls.as_ref().map(|tls| reading.tls(tls, listener.http2)).transpose()?,
+            serves: listener.serves,
+            http2: listener.http2,
+            proxy_protocol: listener.proxy_protocol.clone(),
+            max_connections: listener.max_connections,
+        };
+        Ok((listener.address.clone(), Arc::new(config)))
+    }))?;
     listeners.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(listeners.into_iter().unzip())
 }
 
-/// A reader of files, which collects their errors and warnings.
+/// A reader of the files of certificates, which adds warnings about them.
 struct TlsFileReader<'r, 'f> {
     files: &'r mut Files<'f>,
     now: Nanos,
-    errors: Vec<Problem>,
-    warnings: &'r mut Vec<Warning>,
 }
 
 impl TlsFileReader<'_, '_> {
-    fn tls(&mut self, configured: &ListenerTls, http2: bool) -> Option<TlsServer> {
-        let certificates: Vec<Option<Certificate>> =
-            configured.certificates.iter().map(|files| self.certificate(files)).collect();
-        let authorities = configured.client_certificates.as_ref().map(|clients| self.read(&clients.ca));
-        let certificates = Certificates::new(certificates.into_iter().collect::<Option<_>>()?);
+    fn tls(&mut self, configured: &ListenerTls, http2: bool) -> Result<TlsServer, Refused> {
+        let certificates = all_read(configured.certificates.iter().map(|files| self.certificate(files)));
+        let clients = configured.client_certificates.as_ref();
+        let authorities = clients.map(|clients| self.files.pem(&clients.ca)).transpose();
+        let certificates = Certificates::new(certificates?);
         self.warn_of_hidden(&certificates, configured);
-        let authorities = authorities.map_or(Some(None), |bytes| bytes.map(Some))?;
-        let clients = configured.client_certificates.as_ref().zip(authorities.as_ref());
-        let clients =
-            clients.map(|(clients, authorities)| ClientCertificates { authorities, required: clients.required });
-        let terms = ClientTlsTerms { clients, allows_1_2: configured.allows_1_2, offers_http2: http2 };
-        match (tls::server(certificates, terms), &configured.client_certificates) {
-            (Ok(server), _) => Some(server),
-            (Err(fault), Some(clients)) => self.fail(&clients.ca, fault),
-            (Err(fault), None) => {
-                self.errors.push(Problem::error(configured.place.clone(), fault.to_string()));
-                None
-            }
-        }
+        let authorities = authorities?;
+        let accepted = clients.zip(authorities.as_ref());
+        let accepted =
+            accepted.map(|(clients, authorities)| ClientCertificates { authorities, required: clients.required });
+        let terms = ClientTlsTerms { clients: accepted, allows_1_2: configured.allows_1_2, offers_http2: http2 };
+        tls::server(certificates, terms).map_err(|fault| match clients {
+            Some(clients) => self.refuse(&clients.ca, fault),
+            None => self.files.refuse(Problem::error(configured.place.clone(), fault.to_string())),
+        })
     }
 
-    fn certificate(&mut self, files: &CertificateFiles) -> Option<Certificate> {
-        let (cert, key) = (self.read(&files.cert), self.read(&files.key));
+    fn certificate(&mut self, files: &CertificateFiles) -> Result<Certificate, Refused> {
+        let (cert, key) = (self.files.pem(&files.cert), self.files.pem(&files.key));
         self.warn_of_readers(&files.key);
-        match Certificate::read(&cert?, &key?) {
-            Ok(certificate) => {
-                self.warn_of_times(&certificate, &files.cert);
-                Some(certificate)
-            }
-            Err(fault) => self.fail(if fault.is_in_key() { &files.key } else { &files.cert }, fault),
-        }
+        let certificate = Certificate::read(&cert?, &key?)
+            .map_err(|fault| self.refuse(if fault.is_in_key() { &files.key } else { &files.cert }, fault))?;
+        self.warn_of_times(&certificate, &files.cert);
+        Ok(certificate)
     }
 
-    fn read(&mut self, named: &NamedFile) -> Option<Vec<u8>> {
-        or_collect(self.files.pem(named), &mut self.errors)
-    }
-
-    fn fail<T>(&mut self, named: &NamedFile, fault: TlsFault) -> Option<T> {
-        self.errors.push(self.files.unfit(named, fault).hint(fault.hint().map(str::to_owned)));
-        None
+    fn refuse(&mut self, named: &NamedFile, fault: TlsFault) -> Refused {
+        self.files.refuse(self.files.unfit(named, fault).hint(fault.hint().map(str::to_owned)))
     }
 
     /// Warns of a certificate that has expired or is not valid yet. Clients refuse it, but that is no error here: a gateway
@@ -106,7 +85,7 @@ impl TlsFileReader<'_, '_> {
             return;
         };
         let problem = Problem::warning(named.place.clone(), format!("names a certificate that {says}"));
-        self.warnings.push(problem.found(name(&self.files.path(named))).hint("clients will refuse it"));
+        self.files.warnings.push(problem.found(name(&self.files.path(named))).hint("clients will refuse it"));
     }
 
     fn warn_of_readers(&mut self, key: &NamedFile) {
@@ -116,7 +95,7 @@ impl TlsFileReader<'_, '_> {
             let problem =
                 Problem::warning(key.place.clone(), "names a private key that others than its owner may read");
             let found = format!("{} with mode {:04o}", name(&file), mode & 0o7777);
-            self.warnings.push(problem.found(found).hint(format!("`chmod 600 {}`", name(&file))));
+            self.files.warnings.push(problem.found(found).hint(format!("`chmod 600 {}`", name(&file))));
         }
     }
 
@@ -126,7 +105,7 @@ impl TlsFileReader<'_, '_> {
             let problem = Problem::warning(files.cert.place.clone(), "names a certificate that no client is shown");
             problem.hint("each of its names stands in an earlier one, or it has none")
         };
-        self.warnings.extend(files.map(warn));
+        self.files.warnings.extend(files.map(warn));
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::uri::Scheme;
 
 use super::directory::{LookupSource, ServerIdentity};
-use super::named_files::Files;
-use crate::config::{HttpLookup, LookupCacheSettings, Problems, RedisHash};
+use super::named_files::{Files, Refused};
+use crate::config::{HttpLookup, LookupCacheSettings, RedisHash};
 use crate::customers::directory::{Contract, HttpService, LookupSettings, Server};
 use crate::files::hash;
 use crate::redis_client::{Pool, Servers};
@@ -28,7 +28,7 @@ pub(super) fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers
 }
 
 /// An HTTP service.
-pub(super) fn http(configured: &HttpLookup, files: &mut Files<'_>) -> Result<LookupSource, Problems> {
+pub(super) fn http(configured: &HttpLookup, files: &mut Files<'_>) -> Result<LookupSource, Refused> {
     let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered } = configured;
     let token = token_file.as_ref().map(|named| files.token(named)).transpose()?;
     let client = (url.scheme() == Some(&Scheme::HTTPS)).then(|| files.tls_client(tls)).transpose()?;

@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::named_files::Files;
-use super::{SourceText, environment};
+use super::environment;
+use super::named_files::{Files, Refused};
 use crate::algorithm::AlgorithmName;
-use crate::config::{self, Operators, Problems, SectionValues};
+use crate::config::{ConfigText, Operators, SectionValues};
 use crate::runtime::config_source::{AccessRules, ReplaySettings, Token};
 
 /// Reads the file that `configured` names, in a configuration with this `text`.
-pub(super) fn read(configured: &Operators, text: &SourceText, files: &mut Files<'_>) -> Result<AccessRules, Problems> {
+pub(super) fn read(configured: &Operators, text: &ConfigText, files: &mut Files<'_>) -> Result<AccessRules, Refused> {
     let token = configured.token_file.as_ref().map(|named| files.long_token(named)).transpose()?;
     let audit_log = configured.audit_log.as_ref().map(|named| files.path(named));
     let replays = || ReplaySettings {
         config: files.config.to_owned(),
         logs: configured.replay_logs.iter().map(|named| (named.path.clone(), files.path(named))).collect(),
-        settings: config::section_values(text, &environment).into_iter().filter_map(settings_to_try).collect(),
+        settings: text.section_values(&environment).into_iter().filter_map(settings_to_try).collect(),
     };
     let replays = (!configured.replay_logs.is_empty()).then(|| Arc::new(replays()));
     let (hosts, top_denied_metrics) = (configured.hosts.clone(), configured.top_denied_metrics);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::directory::DatabaseSource;
-use super::named_files::Files;
-use crate::config::{DirectorySource, PostgresQuery, PostgresStatement, Problem, Problems, Warning};
+use super::named_files::{Files, Refused};
+use crate::config::{DirectorySource, PostgresQuery, PostgresStatement, Problem, Warning};
 use crate::customers::Directory;
 use crate::customers::directory::{DatabaseUrl, MAX_URL, NamedStatement, PostgresSettings, WriteStatements};
 use crate::ruleset::groups::COLUMNS;
@@ -14,10 +14,12 @@ pub(super) fn database(
     query: &PostgresQuery,
     levels: &[String],
     files: &mut Files<'_>,
-) -> Result<DatabaseSource, Problems> {
+) -> Result<DatabaseSource, Refused> {
     let url = DatabaseUrl::parse(&files.text(&query.url_file, MAX_URL)?);
-    let url =
-        url.map_err(|bad| files.unfit(&query.url_file, bad).expected("`postgres://user:password@host:5432/database`"))?;
+    let url = url.map_err(|bad| {
+        let problem = files.unfit(&query.url_file, bad);
+        files.refuse(problem.expected("`postgres://user:password@host:5432/database`"))
+    })?;
     let uses_tls = query.asks_for_tls || url.needs_tls(false);
     let tls = uses_tls.then(|| files.tls_client(&query.tls)).transpose()?;
     let (tls, tls_files) = tls.map(|(client, files)| (Arc::new(client), files)).unzip();
@@ -31,7 +33,7 @@ pub(super) fn database(
         timeout: query.timeout,
         tls,
         asks_for_tls: query.asks_for_tls,
-        writes: query.writes.as_ref().map(|statements| writes(statements, levels)).transpose()?,
+        writes: query.writes.as_ref().map(|statements| writes(statements, levels, files)).transpose()?,
     };
     Ok(DatabaseSource { query: query.clone(), tls_files, terms })
 }
@@ -40,12 +42,13 @@ pub(super) fn database(
 fn writes(
     (put, delete): &(PostgresStatement, PostgresStatement),
     levels: &[String],
-) -> Result<WriteStatements, Problems> {
+    files: &mut Files<'_>,
+) -> Result<WriteStatements, Refused> {
     let own = COLUMNS.into_iter().filter(|column| !matches!(*column, "level" | "group"));
     let known: Vec<&str> = own.chain(levels.iter().map(String::as_str)).collect();
-    let parse = |statement: &PostgresStatement, known: &[&str], required: &[&str]| {
+    let mut parse = |statement: &PostgresStatement, known: &[&str], required: &[&str]| {
         let parsed = NamedStatement::parse(&statement.text, known, required);
-        parsed.map_err(|wrong| Problems::from(Problem::error(statement.place.clone(), wrong)))
+        parsed.map_err(|wrong| files.refuse(Problem::error(statement.place.clone(), wrong)))
     };
     Ok(WriteStatements {
         put: parse(put, &known, &["credential", "customer", "plan"])?,

@@ -1,8 +1,8 @@
 //! The settings of the senders (webhook, usage events, traces), from the configuration and the files that it names.
 
 use super::name;
-use super::named_files::{Files, or_collect};
-use crate::config::{LoadedConfig, NamedFile, Problem, Problems, WebhookFiles};
+use super::named_files::{Files, Refused};
+use crate::config::{LoadedConfig, NamedFile, Problem, WebhookFiles};
 use crate::runtime::courier::QueueSettings;
 use crate::runtime::delivery::BearerToken;
 use crate::runtime::senders::SenderSettings;
@@ -11,28 +11,24 @@ use crate::runtime::{traces, usage_events, webhook};
 
 /// Reads the files of the senders in `loaded`: the webhook's secrets, and the tokens for the receiver of usage events and for
 /// the collector of traces.
-pub(super) fn read(loaded: &LoadedConfig, files: &mut Files<'_>) -> Result<SenderSettings, Problems> {
-    let mut errors = Vec::new();
-    let webhook = loaded.webhook.as_ref().and_then(|configured| or_collect(webhook(configured, files), &mut errors));
-    let usage_events = loaded.usage_events.as_ref().and_then(|configured| {
-        Some(usage_events::Settings {
-            token: or_collect(bearer_token(configured.token.as_ref(), files), &mut errors)?,
+pub(super) fn read(loaded: &LoadedConfig, files: &mut Files<'_>) -> Result<SenderSettings, Refused> {
+    let webhook = loaded.webhook.as_ref().map(|configured| webhook(configured, files)).transpose();
+    let usage_events = loaded.usage_events.as_ref().map(|configured| {
+        Ok(usage_events::Settings {
+            token: bearer_token(configured.token.as_ref(), files)?,
             queue: queue(&configured.queue, configured.max_queue, files),
             source: configured.source.clone(),
             every: configured.every,
         })
     });
-    let traces = loaded.traces.as_ref().and_then(|configured| {
-        Some(traces::Settings {
-            token: or_collect(bearer_token(configured.token.as_ref(), files), &mut errors)?,
-            service: configured.service.clone(),
-        })
+    let traces = loaded.traces.as_ref().map(|configured| {
+        let token = bearer_token(configured.token.as_ref(), files)?;
+        Ok(traces::Settings { token, service: configured.service.clone() })
     });
-    Problems::check(errors)?;
-    Ok(SenderSettings { webhook, usage_events, traces })
+    Ok(SenderSettings { webhook: webhook?, usage_events: usage_events.transpose()?, traces: traces.transpose()? })
 }
 
-fn webhook(configured: &WebhookFiles, files: &mut Files<'_>) -> Result<webhook::Settings, Problems> {
+fn webhook(configured: &WebhookFiles, files: &mut Files<'_>) -> Result<webhook::Settings, Refused> {
     let text = files.secret(&configured.secret)?;
     match Secrets::read(&text) {
         Some(secrets) => {
@@ -43,7 +39,7 @@ fn webhook(configured: &WebhookFiles, files: &mut Files<'_>) -> Result<webhook::
             let found = format!("{} bytes in {}", text.len(), name(&files.path(&configured.secret)));
             let expected = "lines of `whsec_` and 24 to 64 bytes in base64: the secret, and those that it follows";
             let hint = "`echo \"whsec_$(openssl rand -base64 32)\"` makes one";
-            Err(problem.found(found).expected(expected).hint(hint).into())
+            Err(files.refuse(problem.found(found).expected(expected).hint(hint)))
         }
     }
 }
@@ -52,6 +48,6 @@ fn queue(directory: &NamedFile, max: usize, files: &Files<'_>) -> QueueSettings 
     QueueSettings { directory: files.path(directory), most: u64::try_from(max).unwrap_or(u64::MAX) }
 }
 
-fn bearer_token(named: Option<&NamedFile>, files: &mut Files<'_>) -> Result<Option<BearerToken>, Problems> {
+fn bearer_token(named: Option<&NamedFile>, files: &mut Files<'_>) -> Result<Option<BearerToken>, Refused> {
     Ok(named.map(|named| files.token(named)).transpose()?.map(BearerToken::new))
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::ComparedSetting;
-use super::named_files::{Files, or_collect};
-use crate::config::{Problems, RedisStore};
+use super::named_files::{Files, Refused};
+use crate::config::{NamedFile, RedisStore};
 use crate::redis_client::{Address, Credentials, Layout, Servers};
 use crate::runtime::config_source::{KeySecret, StoreSettings};
 
@@ -18,14 +18,13 @@ pub(super) struct OpenStore {
 }
 
 /// Reads the files that `configured` names.
-pub(super) fn open(configured: RedisStore, files: &mut Files<'_>) -> Result<OpenStore, Problems> {
-    let mut errors = Vec::new();
-    let password = configured.password_file.as_ref().and_then(|named| or_collect(files.password(named), &mut errors));
-    let sentinel_password = configured.sentinel_password_file.as_ref();
-    let sentinel_password = sentinel_password.and_then(|named| or_collect(files.password(named), &mut errors));
-    let tls = configured.tls.as_ref().and_then(|tls| or_collect(files.tls_client(tls), &mut errors));
-    let secret = configured.key_file.as_ref().and_then(|named| or_collect(files.shared_secret(named), &mut errors));
-    Problems::check(errors)?;
+pub(super) fn open(configured: RedisStore, files: &mut Files<'_>) -> Result<OpenStore, Refused> {
+    let mut password_in = |named: &Option<NamedFile>| named.as_ref().map(|named| files.password(named)).transpose();
+    let password = password_in(&configured.password_file);
+    let sentinel_password = password_in(&configured.sentinel_password_file);
+    let tls = configured.tls.as_ref().map(|tls| files.tls_client(tls)).transpose();
+    let secret = configured.key_file.as_ref().map(|named| files.shared_secret(named)).transpose();
+    let (password, sentinel_password, tls, secret) = (password?, sentinel_password?, tls?, secret?);
     let password = password.or_else(|| configured.password.as_ref().map(|password| password.expose().to_owned()));
     let settings = StoreSettings {
         servers: Servers::new(configured.servers.clone(), configured.username.clone()),

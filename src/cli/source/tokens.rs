@@ -7,8 +7,8 @@ use http::uri::Scheme;
 use jsonwebtoken::Algorithm;
 
 use super::name;
-use super::named_files::Files;
-use crate::config::{Jwks, JwksAddress, JwksSource, Mark, NamedFile, Place, Problem, Problems, PublishedJwks};
+use super::named_files::{Files, Refused};
+use crate::config::{Jwks, JwksAddress, JwksSource, Mark, NamedFile, Place, Problem, PublishedJwks};
 use crate::customers::TokenVerifier;
 use crate::customers::directory::GroupTable;
 use crate::customers::jwt::keys::{KeyFault, Keys, MAX_KEY_SET};
@@ -32,7 +32,7 @@ pub(super) fn open(
     (plans, groups): (&[String], &Arc<GroupTable>),
     kept: &mut Option<OpenKeys>,
     files: &mut Files<'_>,
-) -> Result<TokenVerifier, Problems> {
+) -> Result<TokenVerifier, Refused> {
     let algorithms = &jwks.rules.algorithms;
     let keys = match &jwks.source {
         JwksSource::File(named) => keys_in(named, algorithms, files)?.into(),
@@ -41,16 +41,18 @@ pub(super) fn open(
     Ok(TokenVerifier::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()))
 }
 
-fn keys_in(named: &NamedFile, algorithms: &[Algorithm], files: &mut Files<'_>) -> Result<Keys, Problems> {
+fn keys_in(named: &NamedFile, algorithms: &[Algorithm], files: &mut Files<'_>) -> Result<Keys, Refused> {
     match Keys::parse(&files.text(named, MAX_KEY_SET)?) {
         Ok((keys, unusable)) if unusable.is_empty() => {
-            let fits = keys.fit(algorithms);
-            if fits { Ok(keys) } else { Err(files.unfit(named, "holds no key for any of the `algorithms`").into()) }
+            if keys.fit(algorithms) {
+                return Ok(keys);
+            }
+            Err(files.refuse(files.unfit(named, "holds no key for any of the `algorithms`")))
         }
         Ok((_, faults)) | Err(faults) => {
             let file = files.path(named);
             let errors: Vec<Problem> = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
-            Err(errors.into())
+            Err(files.refuse(errors))
         }
     }
 }
@@ -59,7 +61,7 @@ fn published_keys(
     (published, algorithms): (&PublishedJwks, &[Algorithm]),
     kept: &mut Option<OpenKeys>,
     files: &mut Files<'_>,
-) -> Result<KeySet, Problems> {
+) -> Result<KeySet, Refused> {
     let PublishedJwks { at, tls, refresh, min_interval } = published;
     let (address, has_tls) = match at {
         JwksAddress::Url(url) => (KeyLocation::FixedUrl(url.clone()), url.scheme() == Some(&Scheme::HTTPS)),
