@@ -236,11 +236,11 @@ fn customer_files(top: &Section<'_>, findings: &Findings) -> Option<CustomerFile
     if findings.has_errors() {
         return None;
     }
-    let (_, limits) = limits::read(top, &plans, &levels, None, scope);
+    let limits = limits::read(top, &plans, &levels, None, scope);
     let overrides = if findings.has_errors() {
         ConfiguredOverrides::without_limits(&plans, &levels)
     } else {
-        ConfiguredOverrides::new(&plans, &levels, &limits)
+        ConfiguredOverrides::new(&plans, &levels, &limits.limits)
     };
     let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
     Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, groups, jwks })
@@ -250,10 +250,10 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, FileScope::LimitsOnly);
     let no_levels = Names::empty("a level", false);
-    let (_, limits) = limits::read(top, &plans, &no_levels, None, FileScope::LimitsOnly);
-    let limits: Option<Vec<WrittenLimit>> =
-        limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
-    Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
+    let limits = limits::read(top, &plans, &no_levels, None, FileScope::LimitsOnly).limits.into_iter();
+    let limits = limits.map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec)));
+    let limits = limits.collect::<Option<Vec<WrittenLimit>>>()?;
+    Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits, warnings: Vec::new() })
 }
 
 /// Reads a whole configuration in three passes: every section by itself, so that all errors are found; then, if there are
@@ -284,12 +284,11 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let cluster = cluster::read(top);
     let levels = customers::levels(top);
     let customers = customers::read(top, &plans, &levels, has_proxies);
-    let (limit_names, limits) = limits::read(top, &plans, &levels, Some(&upstream_names), scope);
+    let limits = limits::read(top, &plans, &levels, Some(&upstream_names), scope);
     let receivers = receivers::ReceiversContext {
         upstreams: &upstream_names,
         plans: &plans,
-        limits: &limit_names,
-        read_limits: &limits,
+        limits: &limits,
         has_customers,
         has_proxies,
     };
@@ -299,15 +298,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let context = routes::RouteContext {
         needs,
         upstreams: &upstream_names,
-        limits: &limit_names,
-        read_limits: &limits,
+        limits: &limits,
         bypass: &bypass,
         has_cors: top.has("cors"),
         ignores_case,
     };
     let mut routes = routes::read(top, &context);
     routes::check_default_limits(top, &context);
-    let domains = domains::read(top, &limit_names, &limits, &routes, needs.domains);
+    let domains = domains::read(top, &limits, &routes, needs.domains);
     let usage = top.optional("usage", |field| server::usage(field, has_customers));
     let dialects = server::dialects(top);
     let access_log = top.value_or("access_log", AccessLog::default(), server::access_log);
@@ -318,12 +316,13 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     }
     // the sections together: in a file with errors, the broken part may be the one that uses a name
     warn_of_unused("an upstream", &upstream_names, findings);
-    warn_of_unused("a limit", &limit_names, findings);
-    let overrides = ConfiguredOverrides::new(&plans, &levels, &limits);
+    warn_of_unused("a limit", &limits.names, findings);
+    let overrides = ConfiguredOverrides::new(&plans, &levels, &limits.limits);
     let (server, client_address) = (server?, client_address?);
     let (domains, requested) = (domains?, routes.len());
     routes.extend(domains::routes(&domains));
-    let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
+    let limits = limits.limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?;
+    let limits = limits::with_candidates(limits, &mut routes);
     limits::prepare(&mut routes, &limits, has_customers);
     warn_of_idle_sections(top, &server, &customers, &domains, &limits);
     warn_of_unbelieved_fields(top, &client_address, &limits, &customers);
@@ -461,19 +460,16 @@ fn warn_of_unbelieved_fields(
         limit.key.parts.iter().any(is_one)
             || matches!(&limit.cost, CostRule::Header { name, .. } if is_hop_field(name.as_str()))
     };
-    let section = top.get("limits").and_then(|field| field.as_mapping());
-    for (name, field) in section.iter().flat_map(Section::fields) {
+    for (name, field) in top.named("limits") {
         if limits.iter().any(|limit| limit.name == name && counts_by_one(limit)) {
             warn(&field, "counts");
         }
     }
-    for route in top.get("routes").and_then(|field| field.as_list()).into_iter().flatten() {
-        let matched = route.as_mapping().and_then(|route| route.get("match")?.as_mapping());
-        let headers = matched.and_then(|matched| matched.get("headers")?.as_mapping());
-        let unbelieved = headers.iter().flat_map(Section::fields).filter(|(name, _)| is_hop_field(name));
-        unbelieved.for_each(|(_, field)| warn(&field, "goes"));
+    for matched in top.items("routes").iter().filter_map(|route| route.as_mapping()?.get("match")?.as_mapping()) {
+        let headers = matched.named("headers").into_iter();
+        headers.filter(|(name, _)| is_hop_field(name)).for_each(|(_, field)| warn(&field, "goes"));
     }
-    let identify = top.get("customers").and_then(|field| field.as_mapping()?.get("identify")?.as_list());
+    let identify = top.at(&["customers", "identify"]).and_then(|field| field.as_list());
     let sources = customers.rules.iter().flat_map(|rules| &rules.identify);
     for (source, field) in sources.zip(identify.into_iter().flatten()) {
         if matches!(source, CredentialSource::Header(name) if is_hop_field(name.as_str())) {

@@ -1,5 +1,6 @@
 //! `ban` of a limit: the number of denials after which the gateway denies all requests of a key, and for how long.
 
+use crate::config::over_limit::lets_pass;
 use crate::config::read::{Field, Section};
 use crate::config::scalar::{self, InvalidValue, invalid};
 use crate::config::settings::BAN;
@@ -34,9 +35,7 @@ fn after(text: &str) -> Result<(u32, Nanos), InvalidValue> {
 /// Refuses a ban of a limit that never denies.
 pub(super) fn check(limit: &Section<'_>, shadow: bool) -> Option<()> {
     let Some(field) = limit.get("ban") else { return Some(()) };
-    let over = limit.get("over_limit").and_then(|over| over.as_mapping());
-    let passes = over.is_some_and(|over| ["divert", "mark"].iter().any(|name| over.has(name)));
-    match shadow || passes {
+    match shadow || lets_pass(limit) {
         false => Some(()),
         true => {
             let message = "counts denials, and the limit denies nobody";

@@ -1,13 +1,12 @@
 //! `cost` and `charge` of a limit: the cost of a request, and when the gateway charges it.
 
 use crate::algorithm::Rule;
-use crate::charge::Mode;
 use crate::config::prices::{self, PriceTable};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{CHARGE, COST_PART, COST_RULE, GRAPHQL, RESERVE};
-use crate::config::terms::AllTerms;
+use crate::config::terms::Room;
 use crate::config::values::{A_FIELD_PATH, parse_method};
 use crate::config::words;
 use crate::ruleset::PlanId;
@@ -26,6 +25,9 @@ const PARTS: &str =
 
 /// The default bound on a number that a response reports.
 const MOST_OF_RESPONSES: Cost = 1_000_000_000;
+
+/// The path of `reserve` in the settings of a limit.
+const RESERVED: &[&str] = &["charge", "reserve"];
 
 /// The largest number of parts in a `sum`.
 const MOST_PARTS: usize = 16;
@@ -263,21 +265,21 @@ pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
 pub(super) fn check(
     section: &Section<'_>,
     (cost, charge): &(CostRule, ChargeRule),
-    (terms, priority, mode): (&AllTerms, &[u8], Mode),
+    room: &Room<'_>,
     plans: &[&str],
 ) -> Option<()> {
-    if let (Some(field), true) = (section.get("charge"), terms.rules.iter().any(Rule::holds_slots)) {
+    let rules = &room.terms.rules;
+    if let (Some(field), true) = (section.get("charge"), rules.iter().any(Rule::holds_slots)) {
         let problem = field.key_error("says something only of tokens: slots come back when a request ends");
         return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
     }
     let largest = largest(cost, charge);
-    let Some((plan, most)) = terms.largest_costs(priority, mode).find(|(_, most)| largest > *most) else {
+    let Some((plan, most)) = room.largest_costs().find(|(_, most)| largest > *most) else {
         return Some(());
     };
-    let plan = plan.and_then(|PlanId(plan)| plans.get(plan)).filter(|_| terms.rules.len() > 1 || !priority.is_empty());
+    let plan = plan.and_then(|PlanId(plan)| plans.get(plan)).filter(|_| rules.len() > 1 || !room.priority.is_empty());
     let whose = plan.map(|plan| format!(" for the plan {}", words::shown(plan))).unwrap_or_default();
-    let charge = section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));
-    let field = charge.or_else(|| section.get("cost")).unwrap_or_else(|| section.field.clone());
+    let field = section.at(RESERVED).or_else(|| section.get("cost")).unwrap_or_else(|| section.field.clone());
     let message = format!(
         "can never be admitted: a request would take {largest}, and the limit admits at most {most} at once{whose}"
     );
@@ -285,12 +287,7 @@ pub(super) fn check(
 }
 
 /// Warns of a `max` above the limit's capacity: a client may report such a cost, and the request never passes.
-pub(super) fn warn_if_never_fits(
-    section: &Section<'_>,
-    (cost, charge): &(CostRule, ChargeRule),
-    (terms, priority, mode): (&AllTerms, &[u8], Mode),
-) {
-    let reserve = || section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));
+pub(super) fn warn_if_never_fits(section: &Section<'_>, (cost, charge): &(CostRule, ChargeRule), room: &Room<'_>) {
     let (max, field) = match (&charge.when, cost, &charge.reserve) {
         (
             ChargeTime::Request,
@@ -303,11 +300,11 @@ pub(super) fn warn_if_never_fits(
             ChargeTime::Response { .. },
             _,
             Some(Reserve::FromRequest { tokens: RequestFieldCost { max, .. }, price: None }),
-        ) => (max, reserve()),
+        ) => (max, section.at(RESERVED)),
         _ => return,
     };
     let Some(field) = field else { return };
-    let least = terms.largest_costs(priority, mode).map(|(_, most)| most).min();
+    let least = room.largest_costs().map(|(_, most)| most).min();
     if let Some(least) = least.filter(|least| max > least) {
         let message = format!(
             "believes costs up to {max}, and the limit admits at most {least} at once to some: what costs more can \

@@ -140,16 +140,14 @@ pub(super) struct CustomerFeatures {
 /// Reads the outline before `customers:` itself is read.
 pub(super) fn customer_features(top: &Section<'_>) -> CustomerFeatures {
     let customers = top.has("customers");
-    let identify = top.get("customers").and_then(|field| field.as_mapping()?.get("identify"));
-    let tokens = identify.is_some_and(|field| identify::has_tokens(&field));
+    let tokens = top.at(&["customers", "identify"]).is_some_and(|field| identify::has_tokens(&field));
     CustomerFeatures { customers, tokens }
 }
 
 /// Reads the names of the group levels before `customers:` itself is read; the readers of limits need them.
 pub(super) fn levels(top: &Section<'_>) -> Names {
     const WHAT: &str = "a level";
-    let groups = top.get("customers").and_then(|field| field.as_mapping()?.get("groups")?.as_mapping());
-    let Some(field) = groups.and_then(|groups| groups.get("levels")) else { return Names::empty(WHAT, true) };
+    let Some(field) = top.at(&["customers", "groups", "levels"]) else { return Names::empty(WHAT, true) };
     let Some(items) = field.nonempty_list("a list of names, like `[organisation, team]`") else {
         return Names::empty(WHAT, false);
     };
@@ -174,15 +172,10 @@ pub(super) fn levels(top: &Section<'_>) -> Names {
 /// Reads `customers:`.
 pub(super) fn read(top: &Section<'_>, plans: &Names, levels: &Names, has_proxies: bool) -> Customers {
     top.value_or("customers", Customers::default(), |field| {
-        if let Some(redis) =
-            field.as_mapping().and_then(|customers| customers.get("directory")?.as_mapping()?.get("redis"))
-            && !top.has("store")
-        {
-            field.findings().add(
-                redis
-                    .key_error("names a hash, and no server is named")
-                    .expected("`store: {redis: \"redis://127.0.0.1:6379/0\"}` at the top of the file"),
-            );
+        if let (Some(redis), false) = (top.at(&["customers", "directory", "redis"]), top.has("store")) {
+            let problem = redis.key_error("names a hash, and no server is named");
+            let expected = "`store: {redis: \"redis://127.0.0.1:6379/0\"}` at the top of the file";
+            field.findings().add(problem.expected(expected));
         }
         customers(field, plans, levels, has_proxies)
     })

@@ -48,7 +48,7 @@ pub(super) fn check(
     }
     warn_of_routed(top, limits, routes, server);
     warn_of_unforwarded(top, server);
-    let items = top.get("listeners").and_then(|field| field.as_list()).unwrap_or_default();
+    let items = top.items("listeners");
     let asked: Vec<_> =
         items.iter().zip(&server.listeners).filter(|(_, listener)| listener.serves != ListenerService::Proxy).collect();
     let (item, _) = *asked.first()?;
@@ -81,8 +81,7 @@ fn warn_of_unforwarded(top: &Section<'_>, server: &Server) {
     if !serves(ListenerService::ExtAuthz) {
         idle.extend(["request_headers", "response_headers"]);
     }
-    let routes = top.get("routes").and_then(|field| field.as_list()).unwrap_or_default();
-    for route in routes.iter().filter_map(Field::as_mapping) {
+    for route in top.items("routes").iter().filter_map(Field::as_mapping) {
         for field in idle.iter().filter_map(|name| route.get(name)) {
             field.warn_key("does nothing: no listener forwards requests", None);
         }
@@ -98,8 +97,7 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
         .listeners
         .iter()
         .any(|listener| matches!(listener.serves, ListenerService::ForwardAuth { denied_status: Some(_) }));
-    let section = top.get("limits").and_then(|field| field.as_mapping());
-    for (name, field) in section.iter().flat_map(Section::fields) {
+    for (name, field) in top.named("limits") {
         let limit = limits.iter().enumerate().find(|(_, limit)| limit.name == name);
         let used = limit.filter(|(id, _)| routes.iter().any(|route| route.limits.iter().any(|of| of.0 == *id)));
         let Some((_, limit)) = used else { continue };

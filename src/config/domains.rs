@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use crate::algorithm::Rule;
 use crate::config::key::named;
-use crate::config::limits::CheckedLimit;
+use crate::config::limits::{CheckedLimit, ReadLimits};
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none, unique_items};
@@ -37,11 +37,10 @@ impl ParsedDomain {
     }
 }
 
-/// Reads `domains:`. `limits` holds the limits at the positions of their `names`.
+/// Reads `domains:`.
 pub(super) fn read(
     top: &Section<'_>,
-    names: &Names,
-    limits: &[Option<CheckedLimit>],
+    limits: &ReadLimits,
     routes: &[Route],
     needed: bool,
 ) -> Option<Vec<ParsedDomain>> {
@@ -55,7 +54,7 @@ pub(super) fn read(
     };
     let section = field.mapping(EXPECTED)?;
     let mut known = Names::empty("a domain", true);
-    let reader = Reader { names, limits };
+    let reader = Reader { limits };
     all_or_none(section.fields().map(|(name, field)| {
         known.define(name, &field, field.key_place())?;
         if routes.iter().any(|route| route.name == name) {
@@ -112,8 +111,7 @@ fn add_candidates(node: &mut Node, limits: &[Limit]) {
 }
 
 struct Reader<'r> {
-    names: &'r Names,
-    limits: &'r [Option<CheckedLimit>],
+    limits: &'r ReadLimits,
 }
 
 impl Reader<'_> {
@@ -178,13 +176,9 @@ impl Reader<'_> {
 
     /// Reads a limit for descriptors whose entries have the keys `keys`; refuses limits that cannot apply to descriptors.
     fn limit(&self, item: &Field<'_>, keys: &[String]) -> Option<LimitId> {
-        let position = self.names.resolve(item)?;
+        let (id, read) = self.limits.resolve(item)?;
         // a limit that could not be read has its own findings
-        let Some(CheckedLimit { limit: Some(limit), candidate, .. }) =
-            self.limits.get(position).and_then(Option::as_ref)
-        else {
-            return Some(LimitId(position));
-        };
+        let Some(CheckedLimit { limit, candidate, .. }) = read else { return Some(id) };
         let tries_slots = candidate.iter().flat_map(|candidate| &candidate.terms.rules).any(Rule::holds_slots);
         let misfit = match limit {
             limit if limit.algorithm.holds_slots() => {
@@ -231,6 +225,6 @@ impl Reader<'_> {
             let problem = item.error(format!("counts by {}, which {says}", part.describe()));
             return item.fail(problem.expected(expected));
         }
-        Some(LimitId(position))
+        Some(id)
     }
 }

@@ -10,7 +10,7 @@ use crate::config::parameters::Parameters;
 use crate::config::prices::{self, PriceTable};
 use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
-use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
+use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters, Room};
 use crate::config::written_limit::WrittenLimit;
 use crate::config::{
     ban, cost, key, over_limit, priority, quota_unit, request_overrides, scalar, sharing, warn_at, words,
@@ -34,14 +34,40 @@ const MOST_TERMS: usize = 1_000_000;
 /// A key's state of more bytes than this causes a warning.
 const LARGE_STATE: u64 = 1 << 20;
 
-/// A limit after reading: its configured form, and the compiled limit if all of it could be read.
+/// A limit after reading.
 pub(super) struct CheckedLimit {
+    /// The limit as the file writes it.
     pub(super) spec: Arc<WrittenLimit>,
-    pub(super) limit: Option<Limit>,
+    /// The compiled limit.
+    pub(super) limit: Limit,
     /// The candidate that the gateway tries out beside the limit.
     pub(super) candidate: Option<Candidate>,
     /// The largest cost of a request that is known before the response.
     pub(super) largest_cost: Cost,
+}
+
+/// The limits of a file.
+pub(super) struct ReadLimits {
+    pub(super) names: Names,
+    /// The limits at the positions of their names; `None` for a limit with errors.
+    pub(super) limits: Vec<Option<CheckedLimit>>,
+}
+
+impl ReadLimits {
+    /// No limits; `readable` as in [`Names::empty`].
+    fn none(readable: bool) -> Self {
+        Self { names: Names::empty("a limit", readable), limits: Vec::new() }
+    }
+
+    /// The limit in `field`'s value; without its settings if they have errors. Marks its name as used.
+    pub(super) fn resolve(&self, field: &Field<'_>) -> Option<(LimitId, Option<&CheckedLimit>)> {
+        let id = LimitId(self.names.resolve(field)?);
+        Some((id, self.get(id)))
+    }
+
+    fn get(&self, LimitId(position): LimitId) -> Option<&CheckedLimit> {
+        self.limits.get(position)?.as_ref()
+    }
 }
 
 /// Reads `plans:`. If a file of limits only has no `plans:`, the plans are those that its limits name.
@@ -72,10 +98,8 @@ pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
 }
 
 fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
-    let limits = top.get("limits").and_then(|field| field.as_mapping());
-    for (_, limit) in limits.iter().flat_map(Section::fields) {
-        let plans = limit.as_mapping().and_then(|limit| limit.get("plans")).and_then(|plans| plans.as_mapping());
-        for (name, plan) in plans.iter().flat_map(Section::fields) {
+    for limit in top.named("limits").iter().filter_map(|(_, limit)| limit.as_mapping()) {
+        for (name, plan) in limit.named("plans") {
             if !names.all().any(|known| known == name) && names.len() < MOST_PLANS {
                 names.define(name, &plan, plan.key_place());
             }
@@ -83,42 +107,37 @@ fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
     }
 }
 
-/// Reads `limits:`; returns the names, and at their positions the limits; `None` for a limit that could not be read.
+/// Reads `limits:`.
 pub(super) fn read(
     top: &Section<'_>,
     plans: &Names,
     levels: &Names,
     upstreams: Option<&Names>,
     scope: FileScope,
-) -> (Names, Vec<Option<CheckedLimit>>) {
-    let Some(field) = top.get("limits") else {
-        return (Names::empty("a limit", true), Vec::new());
-    };
-    let Some(section) = field.mapping("limits by their names") else {
-        return (Names::empty("a limit", false), Vec::new());
-    };
+) -> ReadLimits {
+    let Some(field) = top.get("limits") else { return ReadLimits::none(true) };
+    let Some(section) = field.mapping("limits by their names") else { return ReadLimits::none(false) };
     let prices = prices::read(top);
-    let mut names = Names::empty("a limit", true);
-    let mut limits = Vec::new();
+    let mut read = ReadLimits::none(true);
     for (name, field) in section.fields() {
-        if limits.len().saturating_mul(plans.len()) > MOST_TERMS {
+        if read.limits.len().saturating_mul(plans.len()) > MOST_TERMS {
             let message = format!("has more than {MOST_TERMS} pairs of a limit and a plan");
             section.field.findings().add(section.field.key_error(message));
-            return (Names::empty("a limit", false), Vec::new());
+            return ReadLimits::none(false);
         }
-        if names.define(name, &field, field.key_place()).is_some() {
-            limits.push(LimitReader { name, field: &field, prices: &prices, plans, levels, upstreams, scope }.read());
+        if read.names.define(name, &field, field.key_place()).is_some() {
+            let reader = LimitReader { name, field: &field, prices: &prices, plans, levels, upstreams, scope };
+            read.limits.push(reader.read());
         }
     }
-    (names, limits)
+    read
 }
 
 /// The limits, followed by their candidates as limits that clients never see. Adds each candidate to the end of every route
 /// that has its limit.
-pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) -> Option<Vec<Limit>> {
+pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) -> Vec<Limit> {
     let (mut limits, mut candidates) = (Vec::with_capacity(checked.len()), Vec::new());
     for (position, CheckedLimit { limit, candidate, .. }) in checked.into_iter().enumerate() {
-        let limit = limit?;
         candidates.extend(candidate.map(|candidate| candidate::as_limit(&limit, LimitId(position), candidate)));
         limits.push(limit);
     }
@@ -129,7 +148,7 @@ pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) 
         under.for_each(|route| route.limits.push(id));
         limits.push(candidate);
     }
-    Some(limits)
+    limits
 }
 
 /// The rules that depend on the customer's time zone, by position in their limits' lists. The limits are numbered as by
@@ -137,7 +156,7 @@ pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) 
 pub(super) fn customers_zone_rules(checked: &[Option<CheckedLimit>]) -> Vec<((LimitId, usize), Rule)> {
     let checked = checked.iter().flatten();
     let candidates = checked.clone().filter_map(|checked| checked.candidate.as_ref()).map(|one| &one.terms.rules);
-    let rules = checked.filter_map(|checked| checked.limit.as_ref()).map(|limit| &limit.rules).chain(candidates);
+    let rules = checked.map(|checked| &checked.limit.rules).chain(candidates);
     let numbered = rules.enumerate().flat_map(|(limit, rules)| {
         rules.iter().enumerate().map(move |(position, rule)| ((LimitId(limit), position), rule))
     });
@@ -208,12 +227,12 @@ impl<'a> LimitReader<'_, 'a> {
         let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, scope: self.scope };
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
-        self.check(&section, mode, &terms, &others)?;
-        let priority = &others.priority;
+        let room = Room { terms: &terms, priority: &others.priority, mode };
+        self.check(&section, &room, &others)?;
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let request_overrides = section.get_or("request_overrides", RequestOverrides::default(), |field| {
             let overrides = request_overrides::read(field, algorithm, self.scope)?;
-            request_overrides::check(field, &section, &overrides, (&terms, priority), (mode, largest_cost))?;
+            request_overrides::check(field, &section, &overrides, &room, largest_cost)?;
             Some(overrides)
         })?;
         let spec = self.spec((algorithm, mode), &base, &named, &others)?;
@@ -224,25 +243,24 @@ impl<'a> LimitReader<'_, 'a> {
         let candidate =
             section.optional("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), scope));
         let level = others.key.as_ref().and_then(|key| self.level(key));
-        let limit = others.limit((self.name, algorithm, level), terms, request_overrides);
+        let limit = others.limit((self.name, algorithm, level), terms, request_overrides)?;
         Some(CheckedLimit { spec: Arc::new(spec), limit, candidate, largest_cost })
     }
 
     /// Refuses settings that do not suit the limit's rules, and warns of settings without an effect.
-    fn check(&self, section: &Section<'a>, mode: Mode, terms: &AllTerms, others: &CommonSettings<'_>) -> Option<()> {
-        let shadow = others.shadow;
-        sharing::check(self.field, mode, &terms.rules)?;
+    fn check(&self, section: &Section<'a>, room: &Room<'_>, others: &CommonSettings<'_>) -> Option<()> {
+        let rules = &room.terms.rules;
+        sharing::check(self.field, room.mode, rules)?;
         if let Some(field) = section.get("warn_at") {
-            warn_at::check(&field, &terms.rules)?;
+            warn_at::check(&field, rules)?;
         }
-        ban::check(section, shadow)?;
-        priority::check(section, (shadow, mode), &terms.rules)?;
+        ban::check(section, others.shadow)?;
+        priority::check(section, (others.shadow, room.mode), rules)?;
         if let Some(cost) = &others.cost {
-            let terms = (terms, others.priority.as_slice(), mode);
-            cost::check(section, cost, terms, &self.plans.all().collect::<Vec<_>>())?;
-            cost::warn_if_never_fits(section, cost, terms);
+            cost::check(section, cost, room, &self.plans.all().collect::<Vec<_>>())?;
+            cost::warn_if_never_fits(section, cost, room);
         }
-        self.warn_of_no_effect(section, terms, others.enabled);
+        self.warn_of_no_effect(section, room.terms, others.enabled);
         Some(())
     }
 

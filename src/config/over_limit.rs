@@ -80,6 +80,11 @@ fn read_delay<'a>(delay: &Field<'a>, denied: Option<Denied>) -> OverLimitField<'
     OverLimitField { over_limit, max_wait }
 }
 
+/// Whether `over_limit` of the settings in `limit` lets requests pass.
+pub(super) fn lets_pass(limit: &Section<'_>) -> bool {
+    ["divert", "mark"].iter().any(|name| limit.at(&["over_limit", name]).is_some())
+}
+
 /// Refuses other settings beside `divert` or `mark`: requests that pass are neither denied nor delayed.
 fn alone(field: &Field<'_>, section: &Section<'_>) -> Option<()> {
     match section.fields().count() {

@@ -51,8 +51,6 @@ struct KnownLimit {
     spec: Arc<WrittenLimit>,
     /// The largest cost of a request that is known before the response.
     largest_cost: Cost,
-    /// The percent of the room that requests of each plan may use; empty where all may use all of it.
-    priority: Vec<u8>,
     /// Whether the limit has `warn_at`.
     warns: bool,
     /// The level whose groups can override the limit; `None` where customers can.
@@ -66,10 +64,8 @@ impl ConfiguredOverrides {
     pub(super) fn new(plans: &Names, levels: &Names, limits: &[Option<CheckedLimit>]) -> Self {
         let known = |limit: &Option<CheckedLimit>| {
             let CheckedLimit { spec, largest_cost, limit, .. } = limit.as_ref()?;
-            let warns = limit.as_ref().is_some_and(|limit| !limit.warn_at.is_empty());
-            let priority = limit.as_ref().map(|limit| limit.priority.clone()).unwrap_or_default();
-            let level = limit.as_ref().and_then(|limit| limit.level.clone());
-            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, priority, warns, level })
+            let (warns, level) = (!limit.warn_at.is_empty(), limit.level.clone());
+            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, warns, level })
         };
         let known: Option<Vec<KnownLimit>> = limits.iter().map(known).collect();
         let known = known.map(|known| {
@@ -118,7 +114,7 @@ impl ConfiguredOverrides {
         zone: Option<&TimeZone>,
         field: &Field<'_>,
     ) -> Option<Override> {
-        let KnownLimit { spec: limit, largest_cost, priority, warns, level: counted, .. } = known;
+        let KnownLimit { spec: limit, largest_cost, warns, level: counted } = known;
         if counted.as_deref() != level {
             let (message, hint) = match counted {
                 Some(counted) => (format!("counts by {counted}"), format!("its overrides stand with the {counted}")),
@@ -138,7 +134,7 @@ impl ConfiguredOverrides {
         if *warns {
             warn_at::check(field, [&rule])?;
         }
-        let usable = usable_room(&rule, priority, plan).map(|room| limit.mode.admitted(room));
+        let usable = usable_room(&rule, &limit.priority, plan).map(|room| limit.mode.admitted(room));
         cost::check_room(field, usable, *largest_cost)?;
         Some(Override::Rule(Arc::new(zone.and_then(|zone| rule.in_zone(zone)).unwrap_or(rule))))
     }

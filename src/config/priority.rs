@@ -3,6 +3,7 @@
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Consistency, Mode, Sharing};
 use crate::config::names::Names;
+use crate::config::over_limit::lets_pass;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::warn_at::has_share_in_use;
 
@@ -30,8 +31,7 @@ pub(super) fn check(limit: &Section<'_>, (shadow, mode): (bool, Mode), rules: &[
         let message = "is for a limit that denies requests, and neither only watches nor tries other parameters";
         return refuse(message.to_owned(), "leave out `shadow` and `candidate`");
     }
-    let over = limit.get("over_limit").and_then(|over| over.as_mapping());
-    if over.is_some_and(|over| ["divert", "mark"].iter().any(|name| over.has(name))) {
+    if lets_pass(limit) {
         let message = "is for a limit that denies requests, and `over_limit` lets them pass";
         return refuse(message.to_owned(), "leave one of them out");
     }

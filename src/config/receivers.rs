@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::limits::CheckedLimit;
+use crate::config::limits::{CheckedLimit, ReadLimits};
 use crate::config::names::Names;
 use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::{self, InvalidValue, invalid};
@@ -62,8 +62,7 @@ pub(super) struct Receivers {
 pub(super) struct ReceiversContext<'a> {
     pub(super) upstreams: &'a Names,
     pub(super) plans: &'a Names,
-    pub(super) limits: &'a Names,
-    pub(super) read_limits: &'a [Option<CheckedLimit>],
+    pub(super) limits: &'a ReadLimits,
     pub(super) has_customers: bool,
     /// Whether the file has trusted proxies.
     pub(super) has_proxies: bool,
@@ -110,41 +109,34 @@ fn usage_events(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(Us
     let events = UsageEvents {
         upstream,
         path,
-        limits: context.limits.all().enumerate().map(name).collect(),
+        limits: context.limits.names.all().enumerate().map(name).collect(),
         plans: context.plans.all().map(Arc::from).collect(),
     };
     Some((events, files))
-}
-
-fn limit<'a>(context: &'a ReceiversContext<'_>, id: LimitId) -> Option<&'a Limit> {
-    context.read_limits.get(id.0)?.as_ref()?.limit.as_ref()
 }
 
 /// Reads the limits whose usage is summed.
 fn summed(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<Vec<LimitId>> {
     let items = field.nonempty_list("a list of names of limits")?;
     let read = |item: &Field<'_>| {
-        let id = context.limits.resolve(item).map(LimitId)?;
-        match limit(context, id).is_some_and(|limit| limit.algorithm.holds_slots()) {
-            true => {
-                let problem = item.error("counts the requests that run, which use nothing up");
-                item.fail(problem.expected("a limit under which requests use something up"))
-            }
-            false => {
-                warn_of_unlimited(item, context, id);
-                Some(id)
-            }
+        let (id, read) = context.limits.resolve(item)?;
+        // a limit that could not be read has its own findings
+        let Some(CheckedLimit { limit, .. }) = read else { return Some(id) };
+        if limit.algorithm.holds_slots() {
+            let problem = item.error("counts the requests that run, which use nothing up");
+            return item.fail(problem.expected("a limit under which requests use something up"));
         }
+        warn_of_unlimited(item, context.plans, limit);
+        Some(id)
     };
     unique_items(&items, read, LimitId::clone)
 }
 
 /// Warns of plans that have no such limit, so that nothing is summed for their customers.
-fn warn_of_unlimited(item: &Field<'_>, context: &ReceiversContext<'_>, id: LimitId) {
-    let Some(limit) = limit(context, id) else { return };
+fn warn_of_unlimited(item: &Field<'_>, plans: &Names, limit: &Limit) {
     let is_unlimited = |plan: usize| limit.terms(Some(PlanId(plan))) == PlanTerms::Unlimited;
     let plans: Vec<&str> =
-        context.plans.all().enumerate().filter(|(plan, _)| is_unlimited(*plan)).map(|(_, name)| name).collect();
+        plans.all().enumerate().filter(|(plan, _)| is_unlimited(*plan)).map(|(_, name)| name).collect();
     if !plans.is_empty() {
         let message = format!("is `unlimited` for {}: usage under such a plan is in no event", words::all_of(plans));
         item.warn(message, "name a `shadow` limit of the same key and cost, which meters all plans");
@@ -153,8 +145,8 @@ fn warn_of_unlimited(item: &Field<'_>, context: &ReceiversContext<'_>, id: Limit
 
 /// All limits under which requests use up tokens; not those that count running requests.
 fn all(context: &ReceiversContext<'_>) -> Vec<LimitId> {
-    let ids = (0..context.read_limits.len()).map(LimitId);
-    ids.filter(|id| limit(context, *id).is_some_and(|limit| !limit.algorithm.holds_slots())).collect()
+    let read = context.limits.limits.iter().enumerate().filter_map(|(id, read)| Some((LimitId(id), read.as_ref()?)));
+    read.filter(|(_, read)| !read.limit.algorithm.holds_slots()).map(|(id, _)| id).collect()
 }
 
 /// Accepts the characters that RFC 3986 allows in a URI.

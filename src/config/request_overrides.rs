@@ -3,14 +3,12 @@
 use std::cmp::Ordering;
 
 use crate::algorithm::{AlgorithmName, Parameter, ParameterKind};
-use crate::charge::Mode;
 use crate::config::identify::CLAIM;
 use crate::config::key::named;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::REQUEST_OVERRIDE;
-use crate::config::terms::{AllTerms, FileScope};
+use crate::config::terms::{FileScope, Room};
 use crate::config::{cost, scalar, sharing, warn_at, words};
-use crate::ruleset::limit::usable_room;
 use crate::ruleset::request_overrides::{Bounds, ParameterSource, RequestOverrides, RequestParameter};
 use crate::units::{Cost, Nanos, Rate};
 
@@ -95,14 +93,14 @@ pub(super) fn check(
     field: &Field<'_>,
     limit: &Section<'_>,
     overrides: &RequestOverrides,
-    (terms, priority): (&AllTerms, &[u8]),
-    (mode, largest_cost): (Mode, Cost),
+    room: &Room<'_>,
+    largest_cost: Cost,
 ) -> Option<()> {
     if limit.has("candidate") {
         let message = "cannot stand beside `candidate`, which is tried on the parameters of plans";
         return field.fail(field.key_error(message).hint("leave one of them out".to_owned()));
     }
-    for (position, rule) in terms.rules.iter().enumerate() {
+    for (position, rule) in room.terms.rules.iter().enumerate() {
         let extremes = match overrides.extremes(rule) {
             Ok(extremes) => extremes,
             Err(name) => {
@@ -110,13 +108,12 @@ pub(super) fn check(
                 return field.fail(field.key_error(message));
             }
         };
-        sharing::check(field, mode, &extremes)?;
+        sharing::check(field, room.mode, &extremes)?;
         if limit.has("warn_at") {
             warn_at::check(field, &extremes)?;
         }
-        let plan = terms.lowest_plan(position, priority);
-        let usable = |rule| usable_room(rule, priority, plan).map(|room| mode.admitted(room));
-        extremes.iter().try_for_each(|rule| cost::check_room(field, usable(rule), largest_cost))?;
+        let plan = room.lowest_plan(position);
+        extremes.iter().try_for_each(|rule| cost::check_room(field, room.largest_cost(rule, plan), largest_cost))?;
     }
     Some(())
 }

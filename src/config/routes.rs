@@ -9,7 +9,7 @@ use http::header::HOST;
 use regex::bytes::Regex;
 
 use crate::config::decisions::RequiredSections;
-use crate::config::limits::CheckedLimit;
+use crate::config::limits::ReadLimits;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none, unique_items};
@@ -34,9 +34,7 @@ const EVERY_PATH: &str = "/**";
 pub(super) struct RouteContext<'r> {
     pub(super) needs: RequiredSections,
     pub(super) upstreams: &'r Names,
-    pub(super) limits: &'r Names,
-    /// The limits, in the order of their names.
-    pub(super) read_limits: &'r [Option<CheckedLimit>],
+    pub(super) limits: &'r ReadLimits,
     /// The `bypass` of the whole file.
     pub(super) bypass: &'r Bypass,
     /// Whether the file has `cors`.
@@ -260,17 +258,15 @@ fn whole_regex(text: &str) -> Result<Regex, InvalidValue> {
 
 /// Checks the names in `defaults.routes.limits`, which a route may not take over.
 pub(super) fn check_default_limits(top: &Section<'_>, context: &RouteContext<'_>) {
-    let of_routes = top.get("defaults").and_then(|field| field.as_mapping()?.get("routes")?.as_mapping());
-    let limits = of_routes.and_then(|of_routes| of_routes.get("limits"));
+    let limits = top.at(&["defaults", "routes", "limits"]);
     limits.iter().for_each(|field| _ = read_limits(field, context, None));
 }
 
 fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&Route>) -> Option<Vec<LimitId>> {
     let items = field.list("a list of names of limits")?;
     let limit = |item: &Field<'_>| {
-        let id = context.limits.resolve(item).map(LimitId)?;
-        let limit = context.read_limits.get(id.0).and_then(Option::as_ref).and_then(|read| read.limit.as_ref());
-        for part in limit.iter().flat_map(|limit| &limit.key.parts) {
+        let (id, read) = context.limits.resolve(item)?;
+        for part in read.iter().flat_map(|read| &read.limit.key.parts) {
             if let (KeyPart::PathSegment(name), Some(matched)) = (part, matched)
                 && !names_segment(&matched.path_pattern, name)
             {
@@ -314,8 +310,7 @@ fn read_rewrite(field: &Field<'_>, matched: Option<&Route>, ignores_case: bool) 
 /// Warns of routes whose path with a final slash falls to a route that lacks some of their limits: most upstreams take both
 /// paths for one, so a client could dodge these limits. Leaves out routes with conditions on header fields and parameters.
 pub(super) fn warn_of_final_slashes(top: &Section<'_>, matcher: &Matcher, limits: &[Limit]) {
-    let items = top.get("routes").and_then(|field| field.as_list());
-    for (route, item) in matcher.routes().iter().zip(items.into_iter().flatten()) {
+    for (route, item) in matcher.routes().iter().zip(top.items("routes")) {
         let path = format!("{}/", route.path);
         if path.ends_with("//") || path.ends_with("/**/") || route.has_conditions() {
             continue;

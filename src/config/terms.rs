@@ -103,22 +103,35 @@ pub(super) struct AllTerms {
     pub(super) without_plan: Option<PlanTerms>,
 }
 
-impl AllTerms {
-    /// The largest cost that requests of each plan may have, where plans may use the percents `priority` of the room and the
-    /// limit has this `mode`; then the largest cost under each rule.
-    pub(super) fn largest_costs(&self, priority: &[u8], mode: Mode) -> impl Iterator<Item = (Option<PlanId>, Cost)> {
-        let of_plan = |(plan, terms): (usize, &PlanTerms)| match terms {
-            PlanTerms::Rule(position) => Some((Some(PlanId(plan)), self.rules.get(*position)?)),
+/// The room of a limit for the costs of requests.
+pub(super) struct Room<'t> {
+    pub(super) terms: &'t AllTerms,
+    /// The percents of the room that requests of each plan may use; empty where all may use all of it.
+    pub(super) priority: &'t [u8],
+    pub(super) mode: Mode,
+}
+
+impl Room<'_> {
+    /// The largest cost under `rule` that requests of `plan` may have.
+    pub(super) fn largest_cost(&self, rule: &Rule, plan: Option<PlanId>) -> Option<Cost> {
+        Some(self.mode.admitted(usable_room(rule, self.priority, plan)?))
+    }
+
+    /// The largest cost that requests of each plan may have; then the largest cost under each rule.
+    pub(super) fn largest_costs(&self) -> impl Iterator<Item = (Option<PlanId>, Cost)> {
+        let AllTerms { rules, plans, .. } = self.terms;
+        let of_plan = move |(plan, terms): (usize, &PlanTerms)| match terms {
+            PlanTerms::Rule(position) => Some((Some(PlanId(plan)), rules.get(*position)?)),
             PlanTerms::Unlimited => None,
         };
-        let of_plans = self.plans.iter().enumerate().filter_map(of_plan);
-        let all = of_plans.chain(self.rules.iter().map(|rule| (None, rule)));
-        all.filter_map(move |(plan, rule)| Some((plan, mode.admitted(usable_room(rule, priority, plan)?))))
+        let of_plans = plans.iter().enumerate().filter_map(of_plan);
+        let all = of_plans.chain(rules.iter().map(|rule| (None, rule)));
+        all.filter_map(move |(plan, rule)| Some((plan, self.largest_cost(rule, plan)?)))
     }
 
     /// The plan with the rule at `position` that may use the least of its room; `None` where each may use all of it.
-    pub(super) fn lowest_plan(&self, position: usize, priority: &[u8]) -> Option<PlanId> {
-        let plans = self.plans.iter().zip(priority).enumerate();
+    pub(super) fn lowest_plan(&self, position: usize) -> Option<PlanId> {
+        let plans = self.terms.plans.iter().zip(self.priority).enumerate();
         let plans = plans.filter(|(_, (terms, _))| **terms == PlanTerms::Rule(position));
         plans.min_by_key(|(_, (_, percent))| **percent).map(|(plan, _)| PlanId(plan))
     }

@@ -51,6 +51,25 @@ impl<'a> Section<'a> {
         self.entries.iter().find(|entry| entry.key == key).map(|entry| self.entry(entry))
     }
 
+    /// The field at the end of `path`, if the mapping has it.
+    pub(in crate::config) fn at(&self, path: &[&str]) -> Option<Field<'a>> {
+        match path {
+            [] => None,
+            [key] => self.get(key),
+            [key, below @ ..] => self.get(key)?.as_mapping()?.at(below),
+        }
+    }
+
+    /// The items of the list `key`; none where there is no such list.
+    pub(in crate::config) fn items(&self, key: &str) -> Vec<Field<'a>> {
+        self.get(key).and_then(|field| field.as_list()).unwrap_or_default()
+    }
+
+    /// The names and fields in the mapping `key`; none where there is no such mapping.
+    pub(in crate::config) fn named(&self, key: &str) -> Vec<(&'a str, Field<'a>)> {
+        self.get(key).and_then(|field| field.as_mapping()).iter().flat_map(Section::fields).collect()
+    }
+
     /// Whether the mapping has `key`.
     pub(in crate::config) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)
