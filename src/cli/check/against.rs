@@ -16,9 +16,6 @@ use crate::ruleset::{PlanId, Ruleset, changes};
 use crate::runtime::config_source::CompiledConfig;
 use crate::units::Nanos;
 
-/// The customers of a directory by name, each with the terms of all of its credentials.
-type Credentials = BTreeMap<Arc<str>, Vec<Arc<Customer>>>;
-
 /// The most names in one line of the report.
 const MAX_NAMES: usize = 20;
 
@@ -243,16 +240,12 @@ fn state(before: Option<&StateSettings>, after: Option<&StateSettings>) -> Optio
             (words, "state.file", file(before), file(after))
         }
     };
-    (was != is).then(|| ConfigPart {
-        heading: format!("{path}: changes"),
-        lines: vec![(format!("{was} -> {is}"), words.to_owned())],
-    })
+    (was != is).then(|| part(path, "", "changes", vec![(format!("{was} -> {is}"), words.to_owned())]))
 }
 
 /// The changes of the customers in the directories.
 fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
-    let heading = |words: &str| format!("customers.directory: {words}");
-    let elsewhere = "is kept elsewhere; customers of the same name keep what is used";
+    let directory = |words: &str, lines| part("customers.directory", "", words, lines);
     let (old_rules, new_rules) = (&before.parts.rules, &after.parts.rules);
     let tables = (old_rules.directory.table(), new_rules.directory.table());
     let (old, new) = match (&*old_rules.directory, &*new_rules.directory, tables) {
@@ -260,85 +253,80 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
         (Directory::File(_), Directory::File(_), (Some(old), Some(new)))
         | (Directory::Postgres(_), Directory::Postgres(_), (Some(old), Some(new))) => (old, new),
         (Directory::Lookup(_), Directory::Lookup(_), _) | (Directory::Postgres(_), Directory::Postgres(_), _) => {
-            let same = before.directory == after.directory;
             let words = "another server is asked, or in another way; whose credentials there are is not known here";
-            return (!same).then(|| ConfigPart { heading: heading(words), lines: Vec::new() });
+            return (before.directory != after.directory).then(|| directory(words, Vec::new()));
         }
-        _ => return Some(ConfigPart { heading: heading(elsewhere), lines: Vec::new() }),
+        _ => return Some(directory("is kept elsewhere; customers of the same name keep what is used", Vec::new())),
     };
     let (was, is) = (old.customers(), new.customers());
-    let mut lines = Vec::new();
-    let names = |of: &Credentials, not_in: &Credentials| {
-        some(of.keys().filter(|name| !not_in.contains_key(*name)).map(ToString::to_string))
-    };
-    lines.extend(names(&is, &was).map(|names| ("new".to_owned(), names)));
-    lines.extend(names(&was, &is).map(|names| ("gone".to_owned(), names)));
-    let both = || is.iter().filter_map(|(name, now)| Some((name, was.get(name)?, now)));
-    let (old_rules, new_rules) = (&old_rules.ruleset, &new_rules.ruleset);
-    // plan and overrides are the same under all credentials of a customer
-    let plan = |ruleset: &Ruleset, of: &[Arc<Customer>]| {
-        of.first().and_then(|customer| ruleset.plans.get(customer.plan.0)).cloned().unwrap_or_default()
-    };
-    let own = |ruleset: &Ruleset, of: &[Arc<Customer>]| {
-        own_terms(ruleset, of.first().and_then(|customer| customer.own.as_deref()))
-    };
-    let moved = both().filter_map(|(name, was, now)| {
-        let (was, now) = (plan(old_rules, was), plan(new_rules, now));
-        (was != now).then(|| format!("{name}: {was} -> {now}"))
+    let mut lines = new_and_gone(&was, &is);
+    let changed = is.iter().filter_map(|(name, now)| {
+        let was = CustomerTerms::of(was.get(name)?, &old_rules.ruleset);
+        let now = CustomerTerms::of(now, &new_rules.ruleset);
+        (was != now).then_some((name, was, now))
     });
-    lines.extend(some(moved).map(|moved| ("other plan, what is used stays used".to_owned(), moved)));
-    let changed = || {
-        let terms = both().map(|(name, was, now)| (name, changed_terms(own(old_rules, was), own(new_rules, now))));
-        terms.filter(|(_, terms)| !terms.is_empty())
-    };
-    let names = some(changed().map(|(name, _)| name.to_string()));
+    let changed: Vec<(&Arc<str>, CustomerTerms, CustomerTerms)> = changed.collect();
+    let moved = changed.iter().filter(|(_, was, now)| was.plan != now.plan);
+    let moved = some(moved.map(|(name, was, now)| format!("{name}: {} -> {}", was.plan, now.plan)));
+    lines.extend(moved.map(|moved| ("other plan, what is used stays used".to_owned(), moved)));
+    let with_own = || changed.iter().filter(|(_, was, now)| was.own != now.own);
+    let names = some(with_own().map(|(name, ..)| name.to_string()));
     lines.extend(names.map(|names| ("other parameters of their own, what is used stays used".to_owned(), names)));
-    let terms = changed()
-        .flat_map(|(name, terms)| terms.into_iter().map(move |(limit, change)| (format!("{name}, {limit}"), change)));
-    lines.extend(terms.take(MAX_NAMES));
-    let regrouped = both().filter_map(|(name, was, now)| {
-        let (was, now) = (groups_of(was), groups_of(now));
-        let named = |groups: &[String]| some(groups.iter().cloned()).unwrap_or_else(|| "none".to_owned());
-        (was != now).then(|| format!("{name}: {} -> {}", named(&was), named(&now)))
+    let terms = with_own().flat_map(|(name, was, now)| {
+        let terms = changed_terms(&was.own, &now.own);
+        terms.map(move |(limit, change)| (format!("{name}, {limit}"), change))
     });
-    lines.extend(some(regrouped).map(|moved| ("other groups, whose keys are charged from then on".to_owned(), moved)));
-    let access = both().filter(|(_, was, now)| standings(was) != standings(now));
-    let access = access.map(|(name, ..)| name.to_string());
-    lines.extend(some(access).map(|names| ("suspended or valid otherwise".to_owned(), names)));
+    lines.extend(terms.take(MAX_NAMES));
+    let named = |groups: &[String]| some(groups.iter().cloned()).unwrap_or_else(|| "none".to_owned());
+    let regrouped = changed.iter().filter(|(_, was, now)| was.groups != now.groups);
+    let regrouped =
+        some(regrouped.map(|(name, was, now)| format!("{name}: {} -> {}", named(&was.groups), named(&now.groups))));
+    lines.extend(regrouped.map(|moved| ("other groups, whose keys are charged from then on".to_owned(), moved)));
+    let access = changed.iter().filter(|(_, was, now)| was.access != now.access);
+    let access = some(access.map(|(name, ..)| name.to_string()));
+    lines.extend(access.map(|names| ("suspended or valid otherwise".to_owned(), names)));
     let credentials = (old.credentials(), new.credentials());
     if credentials.0 != credentials.1 {
         lines.push(("credentials".to_owned(), format!("{} -> {}", credentials.0, credentials.1)));
     }
-    (!lines.is_empty()).then(|| ConfigPart { heading: heading("changes"), lines })
+    (!lines.is_empty()).then(|| directory("changes", lines))
 }
 
-/// The groups under each credential of a customer that has any, sorted.
-fn groups_of(credentials: &[Arc<Customer>]) -> Vec<String> {
-    let groups = credentials.iter().filter_map(|customer| customer.groups.as_deref()).map(|groups| {
-        groups.0.iter().map(|group| format!("{} {}", group.level, group.name)).collect::<Vec<_>>().join(" + ")
-    });
-    let mut groups: Vec<String> = groups.collect();
-    groups.sort_unstable();
-    groups
+/// The terms of a customer, with the names of plans and limits.
+#[derive(PartialEq)]
+struct CustomerTerms {
+    plan: String,
+    own: BTreeMap<String, String>,
+    /// The groups under each credential that has any, sorted.
+    groups: Vec<String>,
+    /// Whether the customer is suspended and when the credential ends, for each credential where either is so, sorted.
+    access: Vec<(bool, Option<Nanos>)>,
 }
 
-/// Whether a customer is suspended and when its credential ends, for each credential where either is so, sorted.
-fn standings(credentials: &[Arc<Customer>]) -> Vec<(bool, Option<Nanos>)> {
-    let standings = credentials.iter().map(|customer| (customer.suspended, customer.valid_until));
-    let mut standings: Vec<_> = standings.filter(|standing| *standing != (false, None)).collect();
-    standings.sort_unstable();
-    standings
+impl CustomerTerms {
+    fn of(credentials: &[Arc<Customer>], ruleset: &Ruleset) -> Self {
+        // plan and overrides are the same under all credentials of a customer
+        let first = credentials.first();
+        let groups = credentials.iter().filter_map(|customer| customer.groups.as_deref()).map(|groups| {
+            groups.0.iter().map(|group| format!("{} {}", group.level, group.name)).collect::<Vec<_>>().join(" + ")
+        });
+        let access = credentials.iter().map(|customer| (customer.suspended, customer.valid_until));
+        let mut terms = Self {
+            plan: first.and_then(|customer| ruleset.plans.get(customer.plan.0)).cloned().unwrap_or_default(),
+            own: own_terms(ruleset, first.and_then(|customer| customer.own.as_deref())),
+            groups: groups.collect(),
+            access: access.filter(|access| *access != (false, None)).collect(),
+        };
+        terms.groups.sort_unstable();
+        terms.access.sort_unstable();
+        terms
+    }
 }
 
 /// The changes of the groups that files list.
 fn groups(before: &CompiledConfig, after: &CompiledConfig) -> Option<ConfigPart> {
     let (was, is) = (by_name(&before.groups), by_name(&after.groups));
-    let mut lines = Vec::new();
-    let only = |of: &BTreeMap<String, &Group>, not_in: &BTreeMap<String, &Group>| {
-        some(of.keys().filter(|name| !not_in.contains_key(*name)).cloned())
-    };
-    lines.extend(only(&is, &was).map(|names| ("new".to_owned(), names)));
-    lines.extend(only(&was, &is).map(|names| ("gone".to_owned(), names)));
+    let mut lines = new_and_gone(&was, &is);
     let terms = |ruleset: &Ruleset, group: &Group| {
         let plan = group.plan.and_then(|plan| ruleset.plans.get(plan.0).cloned());
         (plan, own_terms(ruleset, group.own.as_deref()), group.suspended)
@@ -348,15 +336,24 @@ fn groups(before: &CompiledConfig, after: &CompiledConfig) -> Option<ConfigPart>
     });
     let changed = some(changed.map(|(name, _)| name.clone()));
     lines.extend(changed.map(|names| ("other terms, what is used stays used".to_owned(), names)));
-    (!lines.is_empty()).then(|| ConfigPart { heading: "customers.groups: changes".to_owned(), lines })
+    (!lines.is_empty()).then(|| part("customers.groups", "", "changes", lines))
 }
 
 fn by_name(groups: &GroupTable) -> BTreeMap<String, &Group> {
     groups.all().map(|group| (format!("{} {}", group.level, group.name), &**group)).collect()
 }
 
+/// The names that are only in `is`, and those that are only in `was`.
+fn new_and_gone<K: Ord + ToString, V>(was: &BTreeMap<K, V>, is: &BTreeMap<K, V>) -> Vec<DescriptionLine> {
+    let only = |of: &BTreeMap<K, V>, not_in: &BTreeMap<K, V>| {
+        some(of.keys().filter(|name| !not_in.contains_key(*name)).map(ToString::to_string))
+    };
+    let lines = [("new", only(is, was)), ("gone", only(was, is))];
+    lines.into_iter().filter_map(|(what, names)| Some((what.to_owned(), names?))).collect()
+}
+
 /// The overrides of a customer or a group, by the names of the limits, and its time zone where limits use it.
-fn own_terms(ruleset: &Ruleset, own: Option<&Overrides>) -> Vec<DescriptionLine> {
+fn own_terms(ruleset: &Ruleset, own: Option<&Overrides>) -> BTreeMap<String, String> {
     let zone = own.and_then(|own| own.zone.as_ref()).map(|zone| ("time zone".to_owned(), zone.zone.to_string()));
     let own = own.into_iter().flat_map(|own| &own.limits).filter_map(|(id, term)| {
         let words = match term {
@@ -365,18 +362,19 @@ fn own_terms(ruleset: &Ruleset, own: Option<&Overrides>) -> Vec<DescriptionLine>
         };
         Some((ruleset.limits.get(id.0)?.name.clone(), words))
     });
-    let mut own: Vec<DescriptionLine> = own.chain(zone).collect();
-    own.sort();
-    own
+    own.chain(zone).collect()
 }
 
 /// The terms that are not the same in `was` and `now`, each with its value before and after.
-fn changed_terms(was: Vec<DescriptionLine>, now: Vec<DescriptionLine>) -> Vec<DescriptionLine> {
-    let [was, now] = [was, now].map(BTreeMap::from_iter);
+fn changed_terms<'t>(
+    was: &'t BTreeMap<String, String>,
+    now: &'t BTreeMap<String, String>,
+) -> impl Iterator<Item = DescriptionLine> + 't {
     let names: BTreeSet<&String> = was.keys().chain(now.keys()).collect();
-    let changed = names.into_iter().filter(|name| was.get(*name) != now.get(*name));
     let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "none of its own".to_owned());
-    changed.map(|name| (name.clone(), format!("{} -> {}", shown(was.get(name)), shown(now.get(name))))).collect()
+    let changed = names.into_iter().map(move |name| (name, was.get(name), now.get(name)));
+    let changed = changed.filter(|(_, was, now)| was != now);
+    changed.map(move |(name, was, now)| (name.clone(), format!("{} -> {}", shown(was), shown(now))))
 }
 
 /// The first `MAX_NAMES` items as text, and the number of the others; `None` if there are no items.
