@@ -128,7 +128,7 @@ fn longest(directory: &CustomerTable, rows: usize, done: impl Fn(usize) -> bool)
 #[expect(clippy::expect_used, reason = "the texts are right")]
 fn main() {
     let rows = std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(1_000_000);
-    let overrides = config::load(CONFIG, "bench.yaml", &|_| None).expect("a configuration").overrides;
+    let overrides = config::load(CONFIG, "bench.yaml", &|_| None).expect("a configuration").customers.overrides;
     let path = std::env::temp_dir().join(format!("tollgate-bench-{}.csv", std::process::id()));
     let read = || String::from_utf8(files::read(&path, usize::MAX >> 1).0.expect("the file")).expect("text");
     let groups = GroupTable::unlisted(overrides.levels());

@@ -102,14 +102,8 @@ pub struct LoadedConfig {
     pub upstream_tls: Vec<Option<UpstreamTls>>,
     /// The Redis servers that keep shared data, if the file names any.
     pub store: Option<RedisStore>,
-    /// The source of the customer directory, if the file names one.
-    pub directory: Option<DirectorySource>,
-    /// The file that lists groups of customers, if there is one.
-    pub groups: Option<NamedFile>,
-    /// The reader of the overrides in the rows of `directory` and `groups`.
-    pub overrides: ConfiguredOverrides,
-    /// The keys that tokens are verified with, if the file accepts tokens.
-    pub jwks: Option<Jwks>,
+    /// The sources of customers, groups and keys.
+    pub customers: CustomerSources,
     /// The file that keeps limit states over restarts, if the file names one.
     pub state: Option<StateSettings>,
     /// The cluster that keeps sticky limits, if several gateways form one.
@@ -135,17 +129,15 @@ pub struct Limits {
     pub warnings: Vec<Warning>,
 }
 
-/// The files about customers that a configuration names.
+/// The sources of customers, of their groups and of the keys of tokens that a configuration names.
 #[derive(Clone, Debug)]
-pub struct CustomerFiles {
-    /// The names of the plans.
-    pub plans: Vec<String>,
-    /// The reader of the overrides in the directory's rows.
-    pub overrides: ConfiguredOverrides,
-    /// The file that lists the customers, if the directory is a file.
-    pub directory: Option<NamedFile>,
+pub struct CustomerSources {
+    /// The source of the customer directory, if there is one.
+    pub directory: Option<DirectorySource>,
     /// The file that lists groups of customers, if there is one.
     pub groups: Option<NamedFile>,
+    /// The reader of the overrides in the rows of `directory` and `groups`.
+    pub overrides: ConfiguredOverrides,
     /// The keys that tokens are verified with, if the file accepts tokens.
     pub jwks: Option<Jwks>,
 }
@@ -189,13 +181,13 @@ impl ConfigText {
         Ok(Limits { warnings, ..limits })
     }
 
-    /// Reads the files about customers that the configuration names, even if other sections have errors, so that `check` can
-    /// still read those files. `None` if there are no customers, or if the sections that name the files have errors.
-    pub fn load_customer_files(&self, environment: &dyn Fn(&str) -> Option<String>) -> Option<CustomerFiles> {
+    /// Reads the sources of customers even if other sections have errors, so that `check` can still read the files that they
+    /// name. `None` if there are no customers, or if the sections that name the sources have errors.
+    pub fn load_customers(&self, environment: &dyn Fn(&str) -> Option<String>) -> Option<CustomerSources> {
         let findings = self.findings();
         let context = ReadContext { findings: &findings, environment };
         let root = shape::document(self, &context)?;
-        customer_files(&Field::root(&context, &root).as_mapping()?.with(&FILE), &findings)
+        customer_sources(&Field::root(&context, &root).as_mapping()?.with(&FILE), &findings)
     }
 
     /// Whether the text holds limits (with plans and prices) only, which `check` and `simulate` accept. False for a text that
@@ -224,7 +216,7 @@ impl ConfigText {
     }
 }
 
-fn customer_files(top: &Section<'_>, findings: &Findings) -> Option<CustomerFiles> {
+fn customer_sources(top: &Section<'_>, findings: &Findings) -> Option<CustomerSources> {
     // without `plans` (perhaps misspelt), every plan in the customers' file would look wrong
     top.get("plans")?;
     let tokens = customers::customer_features(top).tokens;
@@ -242,8 +234,7 @@ fn customer_files(top: &Section<'_>, findings: &Findings) -> Option<CustomerFile
     } else {
         ConfiguredOverrides::new(&plans, &levels, &limits.limits)
     };
-    let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
-    Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, groups, jwks })
+    Some(CustomerSources { directory, groups, overrides, jwks })
 }
 
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
@@ -342,6 +333,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let (traces, trace_files) = traces.unzip();
     let matcher = Matcher::new(routes, requested, ignores_case);
     routes::warn_of_final_slashes(top, &matcher, &limits);
+    let Customers { rules, directory, groups, jwks } = customers;
     let ruleset = Ruleset {
         domains: domains::finish(domains, &matcher, &limits),
         matcher,
@@ -351,7 +343,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         upstreams,
         connections,
         client_address,
-        customers: customers.rules,
+        customers: rules,
         access,
         cors,
         usage,
@@ -369,10 +361,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         operators,
         upstream_tls,
         store,
-        directory: customers.directory,
-        groups: customers.groups,
-        overrides,
-        jwks: customers.jwks,
+        customers: CustomerSources { directory, groups, overrides, jwks },
         state,
         cluster,
         webhook: webhook_files,

@@ -49,5 +49,5 @@ pub(crate) fn run(data: &[u8]) {
             assert!(!alone || !problems.errors.is_empty());
         }
     }
-    drop(whole.load_customer_files(&environment));
+    drop(whole.load_customers(&environment));
 }

@@ -36,14 +36,14 @@ pub struct DemoArgs {
 /// Runs the demo until it is told to stop.
 pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let signals = hold_signals()?;
-    let Source { mut parts, overrides, .. } = Source::of_text(CONFIG.to_owned(), "config/tollgate.yaml")?;
+    let Source { mut parts, customers, .. } = Source::of_text(CONFIG.to_owned(), "config/tollgate.yaml")?;
     parts.listeners = vec![Endpoint::Inet(args.listen)];
     parts.admin = args.admin;
     let rules = &mut parts.rules;
     for node in rules.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
         node.address = args.upstream.to_string();
     }
-    let context = RowContext { overrides: &overrides, groups: &rules.groups };
+    let context = RowContext { overrides: &customers.overrides, groups: &rules.groups };
     let table = source::directory::load(CUSTOMERS, "config/customers.csv", context)?;
     rules.directory = Directory::File(FileDirectory { table: Arc::new(table), writable: None }).into();
     let setup = Setup { signals, parts, origin: None, sample: Some(args.upstream) };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::cluster::settings::ClusterSettings;
 use crate::config::{
-    ConfigText, ConfiguredOverrides, DirectorySource, Limits, Listener, LoadedConfig, Mark, NamedFile, Place, Problem,
+    ConfigText, CustomerSources, DirectorySource, Limits, Listener, LoadedConfig, Mark, NamedFile, Place, Problem,
     Problems, Server, StateSettings, TrialSetting, UpstreamTls, Warning,
 };
 use crate::customers::Directory;
@@ -40,12 +40,10 @@ pub struct Source {
     pub parts: GatewayParts,
     /// The settings that cannot change while a gateway runs.
     pub fixed: FixedSettings,
-    /// The source of the customer directory, if the configuration names one.
-    pub directory: Option<DirectorySource>,
+    /// The sources of customers that the configuration names.
+    pub customers: CustomerSources,
     /// The file that keeps limit states over restarts, if the configuration names one.
     pub state: Option<StateSettings>,
-    /// The reader of the overrides in the rows of the directory.
-    pub overrides: ConfiguredOverrides,
     /// Warnings about the configuration and its files.
     pub warnings: Vec<Warning>,
     /// The configuration's text, and the files that it includes.
@@ -55,8 +53,6 @@ pub struct Source {
 /// The state that is kept between two readings of the same configuration.
 #[derive(Clone, Default)]
 pub struct ReloadCache {
-    /// Settings that are tried in place of those of the files.
-    changes: Vec<TrialSetting>,
     /// The settings in force that cannot change; `None` before the first reading.
     fixed: Option<FixedSettings>,
     directory: Option<directory::OpenDirectory>,
@@ -78,7 +74,8 @@ impl Source {
     pub fn of_text(text: String, name: &str) -> Result<Self, Problems> {
         let mut files = Files::new(Path::new(name));
         let text = ConfigText::new(name, text);
-        let loaded = LoadedConfig { directory: None, ..text.load(&environment)? };
+        let mut loaded = text.load(&environment)?;
+        loaded.customers.directory = None;
         let source = read_files(loaded, text, &mut ReloadCache::default(), &mut files);
         files.finish(source)
     }
@@ -91,25 +88,28 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 
 /// As [`open`], with `changes` in place of the settings in the files.
 pub fn open_changed(path: &Path, changes: &[TrialSetting]) -> Result<Source, Problems> {
-    let mut kept = ReloadCache { changes: changes.to_vec(), ..ReloadCache::default() };
-    open_again(path, &mut kept, &mut Vec::new())
+    let mut files = Files::new(path);
+    let source = open_files(changes, &mut ReloadCache::default(), &mut files);
+    files.finish(source)
 }
 
 /// As [`open`], but reuses the `kept` parts whose settings and files did not change. `seen` gets every file that was read.
 pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersion>) -> Result<Source, Problems> {
     let mut files = Files::new(path);
-    let source = open_files(kept, &mut files);
+    let source = open_files(&[], kept, &mut files);
     seen.append(&mut files.seen);
     files.finish(source)
 }
 
-fn open_files(kept: &mut ReloadCache, files: &mut Files<'_>) -> Result<Source, Refused> {
-    let text = ConfigText { changes: kept.changes.clone(), ..read_text(files)? };
+fn open_files(changes: &[TrialSetting], kept: &mut ReloadCache, files: &mut Files<'_>) -> Result<Source, Refused> {
+    let text = ConfigText { changes: changes.to_vec(), ..read_text(files)? };
     match text.load(&environment) {
         Ok(loaded) => read_files(loaded, text, kept, files),
         Err(problems) => {
             let refused = files.refuse(problems);
-            check_customer_files(&text, files);
+            if let Some(customers) = text.load_customers(&environment) {
+                check_customers(&customers, files);
+            }
             Err(refused)
         }
     }
@@ -129,23 +129,21 @@ fn read_files(
     let access = operators::read(&loaded.operators, &text, files);
     let senders = senders::read(&loaded, files);
     if files.has_errors() {
-        check_customer_files(&text, files);
+        check_customers(&loaded.customers, files);
     }
     let ((listeners, listener_configs), upstream_tls) = (listeners?, upstream_tls?);
     let (fixed, access, senders) = (fixed?, access?, senders?);
-    let groups = directory::open_groups(loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, files)?;
-    let context = RowContext { overrides: &loaded.overrides, groups: &groups };
+    let customers = &loaded.customers;
+    let groups = directory::open_groups(customers, &mut kept.groups, files)?;
+    let context = RowContext { overrides: &customers.overrides, groups: &groups };
     // before the directory, because its rows come into force as they are read
-    let tokens = loaded.jwks.as_ref().map(|jwks| {
-        let tokens = tokens::open(jwks, (&loaded.ruleset.plans, &groups), &mut kept.keys, files);
-        if tokens.is_err() {
-            check_directory(loaded.directory.as_ref().and_then(DirectorySource::file), context, files);
-        }
-        tokens
-    });
-    let tokens = tokens.transpose()?;
+    let tokens = customers.jwks.as_ref().map(|jwks| tokens::open(jwks, context, &mut kept.keys, files)).transpose();
+    if tokens.is_err() {
+        check_directory(customers, context, files);
+    }
+    let tokens = tokens?;
     files.check_written(written_files(&loaded))?;
-    let directory = match &loaded.directory {
+    let directory = match &customers.directory {
         None => Arc::default(),
         Some(named) => {
             let servers = fixed.store.as_ref().map(|store| &store.settings.servers);
@@ -157,8 +155,8 @@ fn read_files(
         directory.index_names();
     }
     files.warnings.extend(beyond_descriptors(&name(files.config), &loaded));
-    files.warnings.extend(directory::warnings(loaded.directory.as_ref(), kept.directory.as_ref()));
-    files.warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
+    files.warnings.extend(directory::warnings(customers.directory.as_ref(), &directory));
+    files.warnings.extend(postgres::warnings(customers.directory.as_ref(), &directory));
     let directory_hash = directory::hash(&directory, kept);
     kept.fixed = Some(fixed.clone());
     let parts = GatewayParts {
@@ -182,8 +180,8 @@ fn read_files(
         senders,
         warnings: files.warnings.iter().map(ToString::to_string).collect(),
     };
-    let LoadedConfig { directory, state, overrides, .. } = loaded;
-    Ok(Source { parts, fixed, directory, state, overrides, warnings: mem::take(&mut files.warnings), text })
+    let LoadedConfig { customers, state, .. } = loaded;
+    Ok(Source { parts, fixed, customers, state, warnings: mem::take(&mut files.warnings), text })
 }
 
 /// A hash of the texts, the same at every gateway, to see whether gateways run the same configuration.
@@ -198,7 +196,7 @@ fn hash(text: &ConfigText) -> u128 {
 
 /// The files and directories that tollgate writes.
 fn written_files(loaded: &LoadedConfig) -> impl Iterator<Item = &NamedFile> {
-    let customers = match &loaded.directory {
+    let customers = match &loaded.customers.directory {
         Some(DirectorySource::Postgres(query)) => Some(&query.snapshot_file),
         other => other.as_ref().and_then(DirectorySource::file),
     };
@@ -273,7 +271,7 @@ fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
         workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
         listeners: loaded.server.listeners.len(),
         peers: loaded.cluster.as_ref().map(|cluster| cluster.peers.others()),
-        has_lookups: matches!(loaded.directory, Some(DirectorySource::Http(_))),
+        has_lookups: matches!(loaded.customers.directory, Some(DirectorySource::Http(_))),
         has_sample: false,
     };
     let room = FdBudget::within(limit, needs);
@@ -287,21 +285,22 @@ fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
 }
 
 /// Adds the errors of the files about customers that a refused configuration names.
-fn check_customer_files(text: &ConfigText, files: &mut Files<'_>) {
-    let Some(named) = text.load_customer_files(&environment) else { return };
+fn check_customers(customers: &CustomerSources, files: &mut Files<'_>) {
     // without the groups, the groups of customers cannot be checked
-    let Ok(groups) = directory::open_groups(named.groups.as_ref(), &named.overrides, &mut None, files) else { return };
-    if let Some(jwks) = named.jwks {
+    let Ok(groups) = directory::open_groups(customers, &mut None, files) else { return };
+    let context = RowContext { overrides: &customers.overrides, groups: &groups };
+    if let Some(jwks) = &customers.jwks {
         // only the errors count
-        _ = tokens::open(&jwks, (&named.plans, &groups), &mut None, files);
+        _ = tokens::open(jwks, context, &mut None, files);
     }
-    let context = RowContext { overrides: &named.overrides, groups: &groups };
-    check_directory(named.directory.as_ref(), context, files);
+    check_directory(customers, context, files);
 }
 
 /// Adds the errors of the customers' file; nothing in the file comes into force.
-fn check_directory(named: Option<&NamedFile>, context: RowContext<'_>, files: &mut Files<'_>) {
-    _ = named.map(|named| directory::open_file(named, context, files));
+fn check_directory(customers: &CustomerSources, context: RowContext<'_>, files: &mut Files<'_>) {
+    if let Some(DirectorySource::File { file, .. }) = &customers.directory {
+        _ = directory::open_file(file, context, files);
+    }
 }
 
 /// A setting that would change, but cannot while a gateway runs.

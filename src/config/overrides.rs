@@ -91,6 +91,11 @@ impl ConfiguredOverrides {
         }))
     }
 
+    /// The names of the plans.
+    pub fn plans(&self) -> &[String] {
+        &self.0.plans
+    }
+
     /// The levels of groups, the outermost first.
     pub fn levels(&self) -> &[String] {
         &self.0.levels

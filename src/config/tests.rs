@@ -99,10 +99,10 @@ fn a_strict_limit_tells_what_of_its_burst_is_admitted() {
 #[test]
 fn an_override_of_a_limit_with_windows_is_told_the_names_of_the_windows() {
     let loaded = load(DEFAULTS, "f", &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
-    let refused = loaded.overrides.terms(None, None, None, "several: { limit: 5 }").unwrap_err();
+    let refused = loaded.customers.overrides.terms(None, None, None, "several: { limit: 5 }").unwrap_err();
     let hint = "`several` has windows: name `several/1s` or `several/1h`";
     assert_eq!((&*refused[0].path, refused[0].hint.as_deref()), ("several", Some(hint)));
-    let refused = loaded.overrides.terms(None, None, None, "severel: { limit: 5 }").unwrap_err();
+    let refused = loaded.customers.overrides.terms(None, None, None, "severel: { limit: 5 }").unwrap_err();
     assert_eq!(refused[0].hint, None, "{refused:?}");
 }
 

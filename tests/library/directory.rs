@@ -52,7 +52,7 @@ fn read(rows: &str) -> CustomerTable {
         &format!("{HEADER}{rows}"),
         Format::Csv,
         &[7; 16],
-        Arc::new(loaded().overrides),
+        Arc::new(loaded().customers.overrides),
         &GroupTable::default(),
     )
     .unwrap()
@@ -119,11 +119,16 @@ fn days_are_those_of_the_customers_time_zone() {
 #[test]
 fn an_override_that_makes_no_limit_is_told_with_its_place() {
     let text = format!("{HEADER}k1,a,free,\"{{calls: {{rate: 5, brust: 1}}}}\",,,\n");
-    let faults =
-        CustomerTable::load(&text, Format::Csv, &[7; 16], Arc::new(loaded().overrides), &GroupTable::default())
-            .err()
-            .unwrap()
-            .faults;
+    let faults = CustomerTable::load(
+        &text,
+        Format::Csv,
+        &[7; 16],
+        Arc::new(loaded().customers.overrides),
+        &GroupTable::default(),
+    )
+    .err()
+    .unwrap()
+    .faults;
     let said: Vec<String> = faults.iter().map(|(line, fault)| format!("{line}: {fault}")).collect();
     let [rate, burst] = said.as_slice() else { panic!("{said:?}") };
     assert!(rate.starts_with("2: overrides: calls.rate: is not a rate (found `5`"), "{rate}");

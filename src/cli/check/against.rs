@@ -254,7 +254,7 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
         | (Directory::Postgres(_), Directory::Postgres(_), (Some(old), Some(new))) => (old, new),
         (Directory::Lookup(_), Directory::Lookup(_), _) | (Directory::Postgres(_), Directory::Postgres(_), _) => {
             let words = "another server is asked, or in another way; whose credentials there are is not known here";
-            return (before.directory != after.directory).then(|| directory(words, Vec::new()));
+            return (before.customers.directory != after.customers.directory).then(|| directory(words, Vec::new()));
         }
         _ => return Some(directory("is kept elsewhere; customers of the same name keep what is used", Vec::new())),
     };

@@ -7,7 +7,9 @@ use http::Uri;
 
 use super::named_files::{Files, Refused};
 use super::{ReloadCache, name, problem};
-use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, PostgresQuery, Problem, Problems, Warning};
+use crate::config::{
+    ConfiguredOverrides, CustomerSources, DirectorySource, NamedFile, PostgresQuery, Problem, Problems, Warning,
+};
 use crate::customers::Directory;
 use crate::customers::directory::{
     CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupSettings,
@@ -205,9 +207,9 @@ pub(super) fn hash(
 }
 
 /// A warning about a file without customers; a file that tollgate may write can begin so.
-pub(super) fn warnings(source: Option<&DirectorySource>, kept: Option<&OpenDirectory>) -> Option<Warning> {
+pub(super) fn warnings(source: Option<&DirectorySource>, directory: &Directory) -> Option<Warning> {
     let Some(DirectorySource::File { file, is_writable: false }) = source else { return None };
-    let Directory::File(FileDirectory { table, .. }) = &*kept?.directory else { return None };
+    let Directory::File(FileDirectory { table, .. }) = directory else { return None };
     let problem = Problem::warning(file.place.clone(), "names a file without customers");
     (table.credentials() == 0).then(|| problem.hint("the key of each caller is unknown; is the file complete?"))
 }
@@ -315,12 +317,11 @@ pub(super) struct OpenGroups {
 /// Opens the groups of the file that the configuration names, if it names one. The groups that were `kept` are reused if the
 /// file and the settings are the same.
 pub(super) fn open_groups(
-    named: Option<&NamedFile>,
-    overrides: &ConfiguredOverrides,
+    CustomerSources { groups: named, overrides, .. }: &CustomerSources,
     kept: &mut Option<OpenGroups>,
     files: &mut Files<'_>,
 ) -> Result<Arc<GroupTable>, Refused> {
-    let read = named.map(|named| {
+    let read = named.as_ref().map(|named| {
         let file = files.path(named);
         let (bytes, print) = files.bytes(named, max_bytes(format(&name(&file))))?;
         Ok((bytes, (file, print)))

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use http::uri::Scheme;
 use jsonwebtoken::Algorithm;
 
+use super::directory::RowContext;
 use super::name;
 use super::named_files::{Files, Refused};
 use crate::config::{Jwks, JwksAddress, JwksSource, Mark, NamedFile, Place, Problem, PublishedJwks};
 use crate::customers::TokenVerifier;
-use crate::customers::directory::GroupTable;
 use crate::customers::jwt::keys::{KeyFault, Keys, MAX_KEY_SET};
 use crate::customers::jwt::remote::{KeyEndpoint, KeyLocation, KeySet};
 use crate::units::Nanos;
@@ -25,11 +25,11 @@ pub(super) struct OpenKeys {
     keys: KeySet,
 }
 
-/// Opens the keys that the configuration names; `plans` are the names of its plans, `groups` the groups that
-/// customers may belong to. Fetched keys that were `kept` are reused if they are from the same address.
+/// Opens the keys that the configuration names; `context` has the plans and groups that tokens refer to. Fetched keys that
+/// were `kept` are reused if they are from the same address.
 pub(super) fn open(
     jwks: &Jwks,
-    (plans, groups): (&[String], &Arc<GroupTable>),
+    RowContext { overrides, groups }: RowContext<'_>,
     kept: &mut Option<OpenKeys>,
     files: &mut Files<'_>,
 ) -> Result<TokenVerifier, Refused> {
@@ -38,7 +38,7 @@ pub(super) fn open(
         JwksSource::File(named) => keys_in(named, algorithms, files)?.into(),
         JwksSource::Published(published) => published_keys((published, algorithms), kept, files)?,
     };
-    Ok(TokenVerifier::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()))
+    Ok(TokenVerifier::new(Arc::clone(&jwks.rules), keys, overrides.plans(), Arc::clone(groups), &rand::random()))
 }
 
 fn keys_in(named: &NamedFile, algorithms: &[Algorithm], files: &mut Files<'_>) -> Result<Keys, Refused> {
