@@ -206,6 +206,25 @@ fn a_check_tells_what_listeners_clusters_plans_and_the_order_of_routes_change() 
 }
 
 #[test]
+fn a_directory_that_is_named_on_another_line_is_the_same() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("moved_directory");
+    fs::create_dir_all(&folder).unwrap();
+    for secret in ["cluster.key", "other.key"] {
+        fs::write(folder.join(secret), "canary-0123456789abcdef0123456789abcdef").unwrap();
+    }
+    let [old, new] = ["old.yaml", "new.yaml"].map(|name| folder.join(name));
+    let asked =
+        COMPARED.replace("redis: customers", r#"http: { url: "http://127.0.0.1:7000", token_file: cluster.key }"#);
+    fs::write(&old, &asked).unwrap();
+    let other = asked.replace("token_file: cluster.key", "token_file: other.key");
+    for (text, says) in [(&asked, "nothing changes"), (&other, "customers.directory: another server is asked")] {
+        fs::write(&new, format!("# moves all lines\n{text}")).unwrap();
+        let (output, fine) = check_as(&new, old.to_str(), Format::Text);
+        assert!(fine && output.contains(says), "{says}: {output}");
+    }
+}
+
+#[test]
 fn what_is_compared_to_a_bad_file_or_to_limits_alone_is_refused() {
     let (output, fine) = check_as(Path::new(NEW), Some("tests/fixtures/bad/jitter.yaml"), Format::Text);
     assert!(!fine && output.starts_with("tests/fixtures/bad/jitter.yaml:3"), "{output}");

@@ -67,7 +67,8 @@ impl ChangeReport {
         let (limits, untouched) = limits((was, &old), (is, &new));
         let parts = fixed.into_iter().map(of_fixed).chain(limits);
         let parts = parts.chain(plans(was, is)).chain(sections(&old, &new)).chain(swapped_routes(was, is));
-        let parts = parts.chain(customers(before, after)).chain(groups(&before.parts.rules, &after.parts.rules));
+        let customers = customers((&before.parts.rules, &old), (&after.parts.rules, &new));
+        let parts = parts.chain(customers).chain(groups(&before.parts.rules, &after.parts.rules));
         let parts: Vec<ConfigPart> = parts.chain(state(before.state.as_ref(), after.state.as_ref())).collect();
         let untouched = match untouched {
             1 => "1 limit untouched".to_owned(),
@@ -244,25 +245,29 @@ fn state(before: Option<&StateSettings>, after: Option<&StateSettings>) -> Optio
 }
 
 /// The changes of the customers in the directories.
-fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
+fn customers(
+    (before, old): (&CompiledConfig, &[SectionValues]),
+    (after, new): (&CompiledConfig, &[SectionValues]),
+) -> Option<ConfigPart> {
     let directory = |words: &str, lines| part("customers.directory", "", words, lines);
-    let (old_rules, new_rules) = (&before.parts.rules, &after.parts.rules);
-    let tables = (old_rules.directory.table(), new_rules.directory.table());
-    let (old, new) = match (&*old_rules.directory, &*new_rules.directory, tables) {
+    let tables = (before.directory.table(), after.directory.table());
+    let (old_table, new_table) = match (&*before.directory, &*after.directory, tables) {
         (Directory::Empty, Directory::Empty, _) => return None,
         (Directory::File(_), Directory::File(_), (Some(old), Some(new)))
         | (Directory::Postgres(_), Directory::Postgres(_), (Some(old), Some(new))) => (old, new),
         (Directory::Lookup(_), Directory::Lookup(_), _) | (Directory::Postgres(_), Directory::Postgres(_), _) => {
             let words = "another server is asked, or in another way; whose credentials there are is not known here";
-            return (before.customers.directory != after.customers.directory).then(|| directory(words, Vec::new()));
+            let changed = differences(find(old, "customers", ""), find(new, "customers", ""));
+            let is_other = changed.iter().any(|(path, _)| path.starts_with("directory"));
+            return is_other.then(|| directory(words, Vec::new()));
         }
         _ => return Some(directory("is kept elsewhere; customers of the same name keep what is used", Vec::new())),
     };
-    let (was, is) = (old.customers(), new.customers());
+    let (was, is) = (old_table.customers(), new_table.customers());
     let mut lines = new_and_gone(&was, &is);
     let changed = is.iter().filter_map(|(name, now)| {
-        let was = CustomerTerms::of(was.get(name)?, &old_rules.ruleset);
-        let now = CustomerTerms::of(now, &new_rules.ruleset);
+        let was = CustomerTerms::of(was.get(name)?, &before.ruleset);
+        let now = CustomerTerms::of(now, &after.ruleset);
         (was != now).then_some((name, was, now))
     });
     let changed: Vec<(&Arc<str>, CustomerTerms, CustomerTerms)> = changed.collect();
@@ -285,7 +290,7 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     let access = changed.iter().filter(|(_, was, now)| was.access != now.access);
     let access = some(access.map(|(name, ..)| name.to_string()));
     lines.extend(access.map(|names| ("suspended or valid otherwise".to_owned(), names)));
-    let credentials = (old.credentials(), new.credentials());
+    let credentials = (old_table.credentials(), new_table.credentials());
     if credentials.0 != credentials.1 {
         lines.push(("credentials".to_owned(), format!("{} -> {}", credentials.0, credentials.1)));
     }
