@@ -162,7 +162,7 @@ pub fn load_limits(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<
     ConfigText::new(file, text).load_limits(environment)
 }
 
-impl ConfigText {
+impl ConfigText<'_> {
     /// Reads the whole configuration. `environment` looks up the variables of `${NAME}`.
     pub fn load(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<LoadedConfig, Problems> {
         let findings = self.findings();

@@ -47,7 +47,7 @@ pub struct Source {
     /// Warnings about the configuration and its files.
     pub warnings: Vec<Warning>,
     /// The configuration's text, and the files that it includes.
-    pub text: ConfigText,
+    pub text: ConfigText<'static>,
 }
 
 /// The state that is kept between two readings of the same configuration.
@@ -118,7 +118,7 @@ fn open_files(changes: &[TrialSetting], kept: &mut ReloadCache, files: &mut File
 /// Reads the files that a configuration names.
 fn read_files(
     mut loaded: LoadedConfig,
-    text: ConfigText,
+    text: ConfigText<'static>,
     kept: &mut ReloadCache,
     files: &mut Files<'_>,
 ) -> Result<Source, Refused> {
@@ -185,11 +185,11 @@ fn read_files(
 }
 
 /// A hash of the texts, the same at every gateway, to see whether gateways run the same configuration.
-fn hash(text: &ConfigText) -> u128 {
+fn hash(text: &ConfigText<'_>) -> u128 {
     if text.included.is_empty() {
         return files::hash(text.text.as_bytes());
     }
-    let texts = [&text.text].into_iter().chain(text.included.iter().map(|file| &file.text));
+    let texts = [&*text.text].into_iter().chain(text.included.iter().map(|file| file.text.as_str()));
     let hashes: Vec<u8> = texts.flat_map(|text| files::hash(text.as_bytes()).to_le_bytes()).collect();
     files::hash(&hashes)
 }
@@ -396,14 +396,14 @@ pub fn holds_limits_only(path: &Path) -> Result<bool, Problems> {
     Ok(open_text(path)?.holds_limits_only())
 }
 
-fn open_text(path: &Path) -> Result<ConfigText, Problems> {
+fn open_text(path: &Path) -> Result<ConfigText<'static>, Problems> {
     let mut files = Files::new(path);
     let text = read_text(&mut files);
     files.finish(text)
 }
 
 /// Reads a configuration and the files that it includes.
-fn read_text(files: &mut Files<'_>) -> Result<ConfigText, Refused> {
+fn read_text(files: &mut Files<'_>) -> Result<ConfigText<'static>, Refused> {
     let text = ConfigText::new(name(files.config), files.config_text()?);
     let included = include::read(&text.named_includes(&environment), files)?;
     Ok(ConfigText { included, ..text })

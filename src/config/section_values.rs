@@ -17,7 +17,7 @@ pub struct SectionValues {
     pub values: BTreeMap<String, String>,
 }
 
-impl ConfigText {
+impl ConfigText<'_> {
     /// The sections of a valid configuration, with includes, defaults and groups written out. `environment` looks up the
     /// variables in the lengths of windows and in the names of groups; the values keep theirs.
     pub fn section_values(&self, environment: &dyn Fn(&str) -> Option<String>) -> Vec<SectionValues> {

@@ -3,6 +3,7 @@
 //!
 //! Tree in, tree out. Readers see a file without such parts, in which the values keep their positions.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
@@ -23,11 +24,11 @@ const INCLUDED: [&str; 7] = ["upstreams", "plans", "limits", "limit_groups", "pr
 
 /// The text of a configuration, the files that it includes, and changes to their settings.
 #[derive(Clone, Debug)]
-pub struct ConfigText {
+pub struct ConfigText<'t> {
     /// The file name that findings show.
     pub name: String,
     /// The text of the configuration itself.
-    pub text: String,
+    pub text: Cow<'t, str>,
     /// The included files, in the order in which they are read.
     pub included: Vec<IncludedFile>,
     /// Settings that replace those of the files for a trial.
@@ -43,9 +44,9 @@ pub struct IncludedFile {
     pub text: String,
 }
 
-impl ConfigText {
+impl<'t> ConfigText<'t> {
     /// The configuration in the file `name`, which includes nothing yet.
-    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+    pub fn new(name: impl Into<String>, text: impl Into<Cow<'t, str>>) -> Self {
         Self { name: name.into(), text: text.into(), included: Vec::new(), changes: Vec::new() }
     }
 
@@ -94,12 +95,12 @@ struct Groups<'e> {
 }
 
 /// Parses a configuration, writes it out and applies the changes.
-pub(super) fn document(text: &ConfigText, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
+pub(super) fn document(text: &ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
     let root = expand_document(text, context)?;
     trial_setting::apply(root, &text.changes, text.included.len().saturating_add(1), context.findings)
 }
 
-fn expand_document(text: &ConfigText, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
+fn expand_document(text: &ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
     let root = document::parse(&text.text, 0, context.findings);
     let included = all_or_none(
         text.included.iter().zip(1..).map(|(file, number)| document::parse(&file.text, number, context.findings)),

@@ -10,7 +10,11 @@ use crate::config::{ConfigText, Operators, SectionValues};
 use crate::runtime::config_source::{AccessRules, ReplaySettings, Token};
 
 /// Reads the file that `configured` names, in a configuration with this `text`.
-pub(super) fn read(configured: &Operators, text: &ConfigText, files: &mut Files<'_>) -> Result<AccessRules, Refused> {
+pub(super) fn read(
+    configured: &Operators,
+    text: &ConfigText<'_>,
+    files: &mut Files<'_>,
+) -> Result<AccessRules, Refused> {
     let token = configured.token_file.as_ref().map(|named| files.long_token(named)).transpose()?;
     let audit_log = configured.audit_log.as_ref().map(|named| files.path(named));
     let replays = || ReplaySettings {
