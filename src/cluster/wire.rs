@@ -9,6 +9,7 @@
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -256,7 +257,7 @@ pub struct StateBatch {
     /// The number of cells.
     pub count: u64,
     /// The cells, as the store writes them.
-    pub cells: Vec<u8>,
+    pub cells: Bytes,
     /// The slots that requests hold, of these cells or of others.
     pub held: Vec<HeldSlot>,
 }

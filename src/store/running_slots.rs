@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -172,7 +173,7 @@ fn add(all: &mut Vec<StateBatch>, rule: &WireRule, held: HeldSlot) {
             limit: (**rule.limit()).clone(),
             rules: vec![rule.parameters().clone()],
             count: 0,
-            cells: Vec::new(),
+            cells: Bytes::new(),
             held: vec![held],
         }),
     }

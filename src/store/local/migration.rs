@@ -117,7 +117,7 @@ impl LocalStore {
             return unknown;
         }
         let rules = CarriedRules::of(&table, &states.rules);
-        let mut cells = states.cells.as_slice();
+        let mut cells = &*states.cells;
         for left in (1..=states.count).rev() {
             let Some((DetachedCell { key, rule, state }, rest)) = read_cell(spec.algorithm, cells) else {
                 received.unknown = received.unknown.saturating_add(left);
@@ -248,7 +248,7 @@ impl<'s> StateBatchBuilder<'s> {
         // every number in a cell has its parameters here, since no charge is possible without them
         let rules = rules.iter().filter_map(|number| known.get(number)).map(Parameters::of).collect();
         drop(known);
-        Some(StateBatch { limit, rules, count, cells, held })
+        Some(StateBatch { limit, rules, count, cells: cells.into(), held })
     }
 }
 

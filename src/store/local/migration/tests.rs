@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 use std::slice;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
@@ -152,7 +153,7 @@ impl Place {
     fn tell(&self, number: u128, slot: Slot, cost: u64, now: Nanos) {
         let rules = vec![Parameters::of(&self.binding.limits[0].rules[0].1)];
         let held = vec![HeldSlot { slot, key: key(number), cost, rule: 0 }];
-        let states = StateBatch { limit: self.identity(), rules, count: 0, cells: Vec::new(), held };
+        let states = StateBatch { limit: self.identity(), rules, count: 0, cells: Bytes::new(), held };
         assert_eq!(self.store.put(&states, now), ImportCounts::default());
     }
 
@@ -434,7 +435,7 @@ fn what_is_not_understood_is_counted_and_changes_nothing() {
     let unknown = ImportCounts { unknown: 1, ..ImportCounts::default() };
     assert_eq!(place.store.put(&StateBatch { limit: foreign, ..states.clone() }, at(0)), unknown);
     assert_eq!(place.store.put(&StateBatch { rules: Vec::new(), ..states.clone() }, at(0)), unknown);
-    assert_eq!(place.store.put(&StateBatch { cells: states.cells[..9].to_vec(), ..states.clone() }, at(0)), unknown);
+    assert_eq!(place.store.put(&StateBatch { cells: states.cells.slice(..9), ..states.clone() }, at(0)), unknown);
     let too_many = StateBatch { count: u64::MAX, ..states };
     assert_eq!(place.store.put(&too_many, at(0)), ImportCounts { kept: 1, unknown: u64::MAX - 1, merged: 0 });
 }
