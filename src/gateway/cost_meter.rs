@@ -88,14 +88,13 @@ impl CostMeter {
 
     /// Reads the head of the response to a request with `method`.
     pub fn response_head(&mut self, ruleset: &Ruleset, method: &str, head: &ResponseHead) {
-        let status = head.status;
-        let has_body = method != "HEAD" && !matches!(status, 101 | 204 | 304);
         let text = |name: http::HeaderName| {
             let value = head.fields.get(name.as_str());
             value.and_then(|value| str::from_utf8(value).ok()).unwrap_or_default().trim()
         };
         let is_empty = text(http::header::CONTENT_LENGTH) == "0";
-        self.response = Some(UpstreamResponse { status, has_body, whole: is_empty || !has_body });
+        let response = UpstreamResponse::of(method, head.status, is_empty);
+        self.response = Some(response);
         let media_type = text(http::header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim_end();
         let coded = !matches!(text(http::header::CONTENT_ENCODING), "" | "identity");
         for measurement in &mut self.measurements {
@@ -107,7 +106,7 @@ impl CostMeter {
             }
             match cost.fields.len() {
                 0 => {}
-                _ if !has_body => {}
+                _ if !response.has_body => {}
                 _ if coded => measurement.reported.unreadable(),
                 count if media_type.eq_ignore_ascii_case("text/event-stream") => {
                     measurement.reader = Some(FieldReader::of_events(count));

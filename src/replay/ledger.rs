@@ -391,10 +391,7 @@ fn exchange(record: &Record, facts: &Facts<'_>) -> CompletedRequest {
         }
         (own, Some(cause)) if CALLER_REFUSAL_CAUSES.contains(&cause) => RequestEnd::NoResponse { own },
         (None | Some(CLIENT_GONE), _) | (_, Some(_)) => RequestEnd::ClientAborted,
-        (Some(status), None) => {
-            let has_body = facts.method != "HEAD" && !matches!(status, 204 | 304);
-            RequestEnd::Answered(UpstreamResponse { status, has_body, whole: true })
-        }
+        (Some(status), None) => RequestEnd::Answered(UpstreamResponse::of(facts.method, status, true)),
     };
     let (request_bytes, response_bytes) = (record.request_bytes, record.response_bytes);
     CompletedRequest {

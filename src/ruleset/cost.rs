@@ -168,6 +168,14 @@ pub struct UpstreamResponse {
     pub whole: bool,
 }
 
+impl UpstreamResponse {
+    /// The response to a request with `method`. A response that has no body (RFC 9112, section 6.3) is always `whole`.
+    pub fn of(method: &str, status: u16, whole: bool) -> Self {
+        let has_body = method != "HEAD" && !matches!(status, 100..=199 | 204 | 304);
+        Self { status, has_body, whole: whole || !has_body }
+    }
+}
+
 /// The cost that a response reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReportedCost {

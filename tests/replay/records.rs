@@ -180,6 +180,27 @@ fn a_sum_of_response_headers_is_charged_and_one_with_a_body_field_stays_reserved
 }
 
 #[test]
+fn a_response_that_has_no_body_costs_no_tokens_of_its_fields() {
+    let folder = Folder::new();
+    let guard = "{ key: all, algorithm: token_bucket, rate: 1/30d, burst: 1, cost: { response_field: usage.in }, \
+                 charge: { when: response, reserve: 1 } }";
+    let config = "listeners: [{ address: \"127.0.0.1:1\" }]\nupstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }\n";
+    let routes = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";
+    folder.write("tollgate.yaml", format!("{config}limits: {{ guard: {guard} }}\n{routes}"));
+    let line = |(second, request): (u32, &str)| {
+        format!("{{\"time\":{},\"path\":\"/\",\"client\":\"::1\",{request}}}\n", 971_182_800 + second * 10)
+    };
+    let of_get = |status| format!("\"method\":\"GET\",\"status\":{status}");
+    let requests = [of_get(101), of_get(204), of_get(304), "\"method\":\"HEAD\",\"status\":200".to_owned()];
+    folder
+        .write("access.log", (0..).zip(&requests).map(|(second, request)| line((second, request))).collect::<String>());
+    let report = report(&folder, &["access.log"]);
+    assert_eq!(report["rules"]["denied"].as_u64(), Some(0), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(!notes.contains("whose cost only the response told"), "{notes}");
+}
+
+#[test]
 fn a_target_that_is_a_whole_url_tells_the_host() {
     let folder = folder();
     folder.write("tollgate.yaml", CONFIG.replace("match: { path: /free }", "match: { hosts: [x.example] }"));
