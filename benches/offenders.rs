@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use tollgate::ruleset::outcome::OutcomeKind;
 use tollgate::telemetry::offenders::{LimitedKey, Offenders};
 use tollgate::telemetry::recent::{RecentDecision, RecentDecisions};
 use tollgate::units::{LimitKey, Nanos};
@@ -40,7 +41,7 @@ fn denials(criterion: &mut Criterion) {
             let at = Nanos::new(nanos);
             recent.record(at, || RecentDecision {
                 at,
-                outcome: "denied",
+                outcome: OutcomeKind::Denied,
                 route: "orders".to_owned(),
                 plan: Some("free".to_owned()),
                 subject: Arc::clone(&subject),

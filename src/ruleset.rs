@@ -27,6 +27,7 @@ pub mod host;
 pub mod key;
 pub mod limit;
 pub mod matcher;
+pub mod outcome;
 pub mod overrides;
 pub mod path;
 pub mod prices;

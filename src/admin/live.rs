@@ -95,7 +95,7 @@ pub(super) fn decisions((happened, left_out): &(Vec<RecentDecision>, u64)) -> Va
     let shown = happened.iter().map(|one| {
         let mut shown = subject_json(&one.subject);
         shown["timestamp_seconds"] = json!(one.at.as_secs_f64());
-        shown["outcome"] = json!(one.outcome);
+        shown["outcome"] = json!(one.outcome.as_str());
         shown["route"] = json!(one.route);
         shown["plan"] = json!(one.plan);
         shown["wait_seconds"] = json!((one.wait.get() > 0).then(|| one.wait.as_secs_f64()));

@@ -18,6 +18,7 @@ use crate::ruleset::charges::TermsOwner;
 use crate::ruleset::key::{self, Facts, KeyPart, Resolved, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
+use crate::ruleset::outcome::{OutcomeKind, OutcomeSummary};
 use crate::ruleset::verdict::Verdict;
 use crate::telemetry::recent::RecentDecision;
 
@@ -81,9 +82,13 @@ pub(super) fn record_with<'v>(
     crossings::notify_reached(context, &value, plan);
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
-    let (outcome, Some(position), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
+    let OutcomeSummary { kind: outcome, standing: Some(position), wait } =
+        context.verdict.summary(ruleset, context.bypassed)
+    else {
+        return;
+    };
     let Some(charge) = context.charges.get(position) else { return };
-    let Some(limit) = ruleset.limits.get(charge.limit).filter(|_| outcome != "admitted") else { return };
+    let Some(limit) = ruleset.limits.get(charge.limit).filter(|_| outcome != OutcomeKind::Admitted) else { return };
     let subject = || subject(active, limit, charge, |part| value(position, part));
     let retry_after = match context.verdict.outcome {
         Decision::Deny(Denial::Later { retry_after }) => Some(retry_after),

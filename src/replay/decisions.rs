@@ -7,14 +7,15 @@ use super::replayer::ReplayDecision;
 use super::{when, who};
 use crate::algorithm::{Decision, Denial};
 use crate::ruleset::matcher::RouteId;
+use crate::ruleset::outcome::{OutcomeKind, OutcomeSummary};
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::Nanos;
 
 /// The decision on a request in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionSummary {
-    /// The decision in the access log's words, or `refused`.
-    pub word: &'static str,
+    /// The outcome, which has one word here and in the access log.
+    pub outcome: OutcomeKind,
     /// Why the request was refused.
     pub cause: Option<&'static str>,
     /// The limit that the access log names for the decision.
@@ -54,19 +55,16 @@ const UNREADABLE: &str = "unreadable";
 
 impl DecisionSummary {
     #[inline(never)] // most replays write no decisions
-    pub(super) fn of(
-        decided: &ReplayDecision<'_>,
-        (word, position, wait): (&'static str, Option<usize>, Nanos),
-    ) -> Self {
+    pub(super) fn of(decided: &ReplayDecision<'_>, OutcomeSummary { kind, standing, wait }: OutcomeSummary) -> Self {
         let retry_after = match decided.verdict.outcome {
             Decision::Deny(Denial::Later { retry_after }) => Some(retry_after),
             _ => None,
         };
         let caller = decided.known.map(who::caller);
         Self {
-            word,
+            outcome: kind,
             cause: decided.refused,
-            limit: position.and_then(|position| decided.verdict.standings.get(position)).map(|named| named.limit),
+            limit: standing.and_then(|position| decided.verdict.standings.get(position)).map(|named| named.limit),
             denied: decided.verdict.is_denied(),
             wait,
             retry_after,
@@ -119,14 +117,15 @@ impl<W: Write> DecisionWriter<W> {
             route,
             plan,
             summary.caller.as_deref().unwrap_or_default(),
-            summary.word,
+            summary.outcome.as_str(),
             summary.cause.unwrap_or_default(),
             limit(ruleset, summary),
             &wait,
             &retry_after,
         ];
-        let against =
-            against.map(|(rules, summary)| [summary.word, summary.cause.unwrap_or_default(), limit(rules, summary)]);
+        let against = against.map(|(rules, summary)| {
+            [summary.outcome.as_str(), summary.cause.unwrap_or_default(), limit(rules, summary)]
+        });
         Ok(self.to.write_record(row.into_iter().chain(against.into_iter().flatten()))?)
     }
 

@@ -8,6 +8,7 @@ use super::fields::WantedFields;
 use super::record::{ArrivalSpan, LogLine, LogPosition, Record, Unreadable};
 use super::replayer::Replayer;
 use super::tally::Tally;
+use crate::ruleset::outcome::{OutcomeKind, OutcomeSummary};
 use crate::units::Nanos;
 
 /// How many unreadable lines are shown.
@@ -105,11 +106,11 @@ impl RulesetRun {
         let Self { replayer, tally, .. } = self;
         replayer.decide(arrival, record, |decided, ruleset| {
             let summary = match decided.refused {
-                Some(_) => ("refused", None, Nanos::ZERO),
+                Some(_) => OutcomeSummary::at_once(OutcomeKind::Refused, None),
                 None => decided.verdict.summary(ruleset, decided.bypassed),
             };
             if counts {
-                tally.add(ruleset, decided, summary.0);
+                tally.add(ruleset, decided, summary.kind);
                 if let (Some("no_route"), Some(target)) = (decided.refused, &record.target) {
                     tally.add_unrouted(target);
                 }

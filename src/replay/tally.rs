@@ -12,6 +12,7 @@ use super::{when, who};
 use crate::algorithm::Decision;
 use crate::charge::Charge;
 use crate::ruleset::Ruleset;
+use crate::ruleset::outcome::OutcomeKind;
 use crate::ruleset::verdict::Standing;
 use crate::simulation::render::ratio;
 use crate::simulation::series::{Bin, Series};
@@ -69,8 +70,8 @@ pub struct LimitTally {
 pub struct Tally {
     /// The requests that were not refused before the limits.
     pub all: DenialCounts,
-    /// The outcomes in the access log's words, which are few, and their counts.
-    outcome_counts: Vec<(&'static str, u64)>,
+    /// The outcomes, which are few, and their counts.
+    outcome_counts: Vec<(OutcomeKind, u64)>,
     /// Requests refused before any limit, by cause.
     pub refused: OutcomeCounts,
     /// The requests that take no route, by the first segment of their paths.
@@ -158,11 +159,11 @@ impl Tally {
 
     /// The number of requests by outcome, in the access log's words.
     pub fn outcome_counts(&self) -> OutcomeCounts {
-        self.outcome_counts.iter().copied().collect()
+        self.outcome_counts.iter().map(|(outcome, count)| (outcome.as_str(), *count)).collect()
     }
 
     /// Counts a request and its decision; requests come in the order of time.
-    pub fn add(&mut self, ruleset: &Ruleset, decided: &ReplayDecision<'_>, word: &'static str) {
+    pub fn add(&mut self, ruleset: &Ruleset, decided: &ReplayDecision<'_>, outcome: OutcomeKind) {
         if self.began.is_none() {
             self.begin(decided.at);
         }
@@ -170,9 +171,9 @@ impl Tally {
             self.add_refused(cause);
             return;
         }
-        match self.outcome_counts.iter_mut().find(|(known, _)| *known == word) {
+        match self.outcome_counts.iter_mut().find(|(known, _)| *known == outcome) {
             Some((_, count)) => *count += 1,
-            None => self.outcome_counts.push((word, 1)),
+            None => self.outcome_counts.push((outcome, 1)),
         }
         let denied = decided.verdict.is_denied();
         self.all.add(decided.at, denied);

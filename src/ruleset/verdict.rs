@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Decision, Denial, Headroom, Policy};
 use crate::charge::{Charge, ChargeSource, Charged, Enforcement};
 use crate::ruleset::limit::{Limit, OverLimit};
+use crate::ruleset::outcome::{OutcomeKind, OutcomeSummary};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::Nanos;
@@ -309,27 +310,29 @@ impl Verdict {
         }
     }
 
-    /// The outcome in a word, the position of the standing that is named for it, and the time that the request waits.
-    pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> (&'static str, Option<usize>, Nanos) {
+    /// The outcome in short; `bypassed` says whether the request is exempt from the limits of its route.
+    pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> OutcomeSummary {
         let tightest = self.tightest;
         let Decision::Admit { wait } = self.outcome else {
-            return (if self.banned { "banned" } else { "denied" }, tightest, Nanos::ZERO);
+            let kind = if self.banned { OutcomeKind::Banned } else { OutcomeKind::Denied };
+            return OutcomeSummary::at_once(kind, tightest);
         };
         let mut mark = None;
         for (position, standing) in self.exceeded(false) {
             let limit = &ruleset.limits[standing.limit.0];
             match limit.over_limit {
-                OverLimit::Divert(_) if limit.acts() => return ("diverted", Some(position), wait),
+                OverLimit::Divert(_) if limit.acts() => {
+                    return OutcomeSummary { kind: OutcomeKind::Diverted, standing: Some(position), wait };
+                }
                 OverLimit::Mark(_) if limit.acts() => mark = mark.or(Some(position)),
                 _ => {}
             }
         }
         match (mark, tightest) {
-            (Some(_), _) => ("marked", mark, wait),
-            (None, _) if bypassed => ("bypassed", None, Nanos::ZERO),
-            (None, None) => ("unlimited", None, Nanos::ZERO),
-            (None, Some(_)) if wait == Nanos::ZERO => ("admitted", tightest, Nanos::ZERO),
-            (None, Some(_)) => ("delayed", tightest, wait),
+            (Some(_), _) => OutcomeSummary { kind: OutcomeKind::Marked, standing: mark, wait },
+            (None, _) if bypassed => OutcomeSummary::at_once(OutcomeKind::Bypassed, None),
+            (None, None) => OutcomeSummary::at_once(OutcomeKind::Unlimited, None),
+            (None, Some(_)) => OutcomeSummary { kind: OutcomeKind::of(self.outcome), standing: tightest, wait },
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::ruleset::outcome::OutcomeKind;
 use crate::stripes::Striped;
 use crate::telemetry::offenders::LimitedKey;
 use crate::units::Nanos;
@@ -21,8 +22,8 @@ const NOTED_IN_SPAN: u64 = 20;
 pub struct RecentDecision {
     /// The time.
     pub at: Nanos,
-    /// `denied`, `delayed`, `diverted` or `marked`.
-    pub outcome: &'static str,
+    /// The outcome: it is denied, banned, delayed, diverted or marked.
+    pub outcome: OutcomeKind,
     /// The route's name.
     pub route: String,
     /// The caller's plan.
@@ -80,7 +81,8 @@ mod tests {
     fn at(now: Nanos) -> RecentDecision {
         let subject = Arc::new(LimitedKey { limit: "guard".to_owned(), key: Vec::new() });
         let (wait, retry_after) = (Nanos::ZERO, None);
-        RecentDecision { at: now, outcome: "denied", route: "all".to_owned(), plan: None, subject, wait, retry_after }
+        let (outcome, route) = (OutcomeKind::Denied, "all".to_owned());
+        RecentDecision { at: now, outcome, route, plan: None, subject, wait, retry_after }
     }
 
     #[test]

@@ -85,8 +85,8 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     }
     context.charge_plans = batch.plans;
     let decided = charge(context, domain.route, batch.charges).await;
-    let (_, named, _) = context.verdict.summary(&active.ruleset, context.bypassed);
-    context.plan = named.and_then(|position| context.plan_of(position));
+    let summary = context.verdict.summary(&active.ruleset, context.bypassed);
+    context.plan = summary.standing.and_then(|position| context.plan_of(position));
     if denials::must_record(context) {
         let value = |position, part: &_| {
             let of = asked.iter().find(|asked| asked.charges.contains(&position))?;

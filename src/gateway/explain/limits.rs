@@ -13,6 +13,7 @@ use crate::ruleset::charges::{TermsOwner, Uncharged};
 use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
+use crate::ruleset::outcome::OutcomeKind;
 use crate::ruleset::verdict::Verdict;
 use crate::ruleset::words::LimitTerms;
 use crate::ruleset::{LimitId, Ruleset};
@@ -318,9 +319,9 @@ impl LimitStanding {
         // while Redis is unavailable, nobody may know what is used
         let known = (asked.taken_from != ChargeSource::FailedOpen).then_some(headroom);
         let full_in = known.and_then(|headroom| headroom.full_in(rule.policy().above(asked.floor)));
-        let (decision, wait_seconds, retry_after_seconds) = describe_decision(*decision);
+        let (wait_seconds, retry_after_seconds) = waits_of(*decision);
         Self {
-            decision,
+            decision: OutcomeKind::of(*decision).as_str(),
             wait_seconds,
             retry_after_seconds,
             remaining: headroom.remaining,
@@ -332,16 +333,17 @@ impl LimitStanding {
 
 impl CurrentOutcome {
     fn of(ruleset: &Ruleset, verdict: &Verdict, bypassed: bool, source: DecisionSource) -> Self {
-        let (outcome, wait_seconds, retry_after_seconds) = match verdict.standings.is_empty() {
-            true if bypassed => ("bypassed", None, None),
-            true => ("unlimited", None, None),
-            false if verdict.banned => ("banned", None, describe_decision(verdict.outcome).2),
-            false => describe_decision(verdict.outcome),
+        let outcome = match verdict.standings.is_empty() {
+            true if bypassed => OutcomeKind::Bypassed,
+            true => OutcomeKind::Unlimited,
+            false if verdict.banned => OutcomeKind::Banned,
+            false => OutcomeKind::of(verdict.outcome),
         };
+        let (wait_seconds, retry_after_seconds) = waits_of(verdict.outcome);
         let name = |position: usize| ruleset.limits[verdict.standings[position].limit.0].name.clone();
         let diverted = verdict.divert_upstream(ruleset);
         Self {
-            outcome,
+            outcome: outcome.as_str(),
             wait_seconds,
             retry_after_seconds,
             tightest: verdict.tightest.map(name),
@@ -351,12 +353,11 @@ impl CurrentOutcome {
     }
 }
 
-/// A decision in a word, its wait, and the time after which a retry would be admitted.
-fn describe_decision(decision: Decision) -> (&'static str, Option<f64>, Option<f64>) {
+/// The wait of a decision, and the time after which a retry would be admitted, in seconds.
+fn waits_of(decision: Decision) -> (Option<f64>, Option<f64>) {
     match decision {
-        Decision::Admit { wait } if wait.get() == 0 => ("admitted", None, None),
-        Decision::Admit { wait } => ("delayed", Some(wait.as_secs_f64()), None),
-        Decision::Deny(Denial::Later { retry_after }) => ("denied", None, Some(retry_after.as_secs_f64())),
-        Decision::Deny(Denial::Busy | Denial::Never { .. }) => ("denied", None, None),
+        Decision::Admit { wait } => ((wait > Nanos::ZERO).then(|| wait.as_secs_f64()), None),
+        Decision::Deny(Denial::Later { retry_after }) => (None, Some(retry_after.as_secs_f64())),
+        Decision::Deny(Denial::Busy | Denial::Never { .. }) => (None, None),
     }
 }

@@ -13,6 +13,7 @@ use crate::gateway::facts::Target;
 use crate::gateway::spans::{EndedSpan, Value};
 use crate::gateway::trace::Trace;
 use crate::http::head::Version;
+use crate::ruleset::outcome::{OutcomeKind, OutcomeSummary};
 use crate::ruleset::{LimitId, ListenerService};
 use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
@@ -28,7 +29,7 @@ pub(super) struct RequestRecord<'r> {
     context: &'r RequestContext,
     status: u16,
     ended: Nanos,
-    outcome: &'static str,
+    outcome: OutcomeKind,
     /// The limit that is reported with the outcome.
     limit: Option<&'r str>,
     /// The shadow limits that would have denied it.
@@ -41,11 +42,11 @@ impl<'r> RequestRecord<'r> {
     pub(super) fn of(context: &'r RequestContext, status: u16, ended: Nanos) -> Self {
         let ruleset = &context.active.ruleset;
         let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
-        let (outcome, position, wait) = outcome(context);
-        let limit = position.and_then(|position| context.verdict.standings.get(position)).map(|named| named.limit);
+        let OutcomeSummary { kind, standing, wait } = outcome(context);
+        let limit = standing.and_then(|position| context.verdict.standings.get(position)).map(|named| named.limit);
         let shadows = context.verdict.unenforced_violations().filter(|limit| ruleset.limits[limit.0].shadow);
         let shadow_denied = shadows.map(name).collect();
-        Self { context, status, ended, outcome, limit: limit.map(name), shadow_denied, wait }
+        Self { context, status, ended, outcome: kind, limit: limit.map(name), shadow_denied, wait }
     }
 
     fn target(&self) -> Option<&Target> {
@@ -75,7 +76,7 @@ impl<'r> RequestRecord<'r> {
             client = context.client.map(tracing::field::display),
             customer = context.customer.as_deref(),
             plan = self.plan(),
-            decision = self.outcome,
+            decision = self.outcome.as_str(),
             limit = self.limit,
             shadow_denied = self.shadow_denied(),
             wait_seconds = self.wait.as_secs_f64(),
@@ -112,7 +113,7 @@ impl<'r> RequestRecord<'r> {
         text("tollgate.route", route.and_then(|route| owned(&route.name)));
         text("tollgate.customer", context.customer.as_deref().and_then(owned));
         text("tollgate.plan", self.plan().and_then(owned));
-        text("tollgate.outcome", Some(self.outcome.into()));
+        text("tollgate.outcome", Some(self.outcome.as_str().into()));
         text("tollgate.limit", self.limit.and_then(owned));
         text("tollgate.shadow_denied", self.shadow_denied().map(Cow::Owned));
         text("tollgate.decision_source", context.decision_source.map(|source| source.as_str().into()));
@@ -136,18 +137,24 @@ impl<'r> RequestRecord<'r> {
     }
 }
 
-/// The decision on a request in a word, the position of the standing that is named for it, and the time that it waited.
-fn outcome(context: &RequestContext) -> (&'static str, Option<usize>, Nanos) {
-    let (outcome, position, wait) = context.verdict.summary(&context.active.ruleset, context.bypassed);
+/// The outcome of a request, also of one that was refused or whose limits could not be checked.
+fn outcome(context: &RequestContext) -> OutcomeSummary {
+    let summary = context.verdict.summary(&context.active.ruleset, context.bypassed);
     let is_unknown = |charge: &Charge| charge.taken_from == ChargeSource::FailedOpen;
-    match outcome {
-        _ if context.own_answer.cause == Some(STORE_AWAY) => ("error_denied", None, wait),
-        "unlimited" if context.is_refused() => ("refused", position, wait),
-        "unlimited" | "admitted" | "delayed" => match context.charges.iter().position(is_unknown) {
-            Some(unknown) => ("error_admitted", Some(unknown), wait),
-            None => (outcome, position, wait),
-        },
-        _ => (outcome, position, wait),
+    match summary.kind {
+        _ if context.own_answer.cause == Some(STORE_AWAY) => {
+            OutcomeSummary { kind: OutcomeKind::ErrorDenied, standing: None, ..summary }
+        }
+        OutcomeKind::Unlimited if context.is_refused() => OutcomeSummary { kind: OutcomeKind::Refused, ..summary },
+        OutcomeKind::Unlimited | OutcomeKind::Admitted | OutcomeKind::Delayed => {
+            match context.charges.iter().position(is_unknown) {
+                Some(unknown) => {
+                    OutcomeSummary { kind: OutcomeKind::ErrorAdmitted, standing: Some(unknown), ..summary }
+                }
+                None => summary,
+            }
+        }
+        _ => summary,
     }
 }
 
