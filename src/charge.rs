@@ -59,6 +59,11 @@ impl Charge {
         }
     }
 
+    /// The same charge as a question, which changes nothing.
+    pub fn dry_run(&self) -> Self {
+        Self { enforcement: Enforcement::DRY_RUN, ..self.clone() }
+    }
+
     /// Whether two charges are of the same key of the same limit.
     pub fn is_same_key(&self, other: &Self) -> bool {
         (self.limit, self.key) == (other.limit, other.key)

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
+use crate::algorithm::Rule;
+use crate::charge::Charge;
 use crate::units::{Nanos, Prefixes};
 
 pub mod access;
@@ -137,6 +139,21 @@ pub struct Traces {
 }
 
 impl Ruleset {
+    /// The parameters of `charge`.
+    pub fn rule_of_charge<'a>(&'a self, charge: &'a Charge) -> &'a Rule {
+        self.limits[charge.limit].rule(&charge.rule)
+    }
+
+    /// The name of a plan; `None` for no plan.
+    pub fn plan_name(&self, plan: Option<PlanId>) -> Option<&str> {
+        self.plans.get(plan?.0).map(String::as_str)
+    }
+
+    /// The plan with this name.
+    pub fn plan_id(&self, name: &str) -> Option<PlanId> {
+        self.plans.iter().position(|plan| plan == name).map(PlanId)
+    }
+
     /// The name of the upstream of `route`; for a split, all names with their weights.
     pub fn upstream_name(&self, route: &Route) -> Option<String> {
         let name = |upstream: UpstreamId| self.upstreams.get(upstream.0).map(|upstream| upstream.name.as_str());

@@ -11,7 +11,7 @@ use quick_cache::unsync::Cache;
 use crate::algorithm::{Decision, Denial};
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
-use crate::ruleset::ban::{BanRule, BanState};
+use crate::ruleset::ban::{Ban, BanRule, BanState};
 use crate::ruleset::verdict::Verdict;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::store::local::is_overflow;
@@ -43,10 +43,10 @@ impl Bans {
         rule(ruleset, charge).and_then(|_| self.shard(charge.key)?.lock().get(&charge.key)?.left(now))
     }
 
-    /// The position of the charge whose key is banned for longest, and the time left; `None` if no key is banned.
-    pub fn longest_ban(&self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) -> Option<(usize, Nanos)> {
+    /// The longest ban of the keys of `charges`; `None` if no key is banned.
+    pub fn longest_ban(&self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) -> Option<Ban> {
         let left = charges.iter().map(|charge| self.remaining(ruleset, charge, now)).enumerate();
-        left.filter_map(|(position, left)| Some((position, left?))).max_by_key(|(_, left)| *left)
+        left.filter_map(|(position, left)| Some(Ban { position, left: left? })).max_by_key(|ban| ban.left)
     }
 
     /// Lifts the ban of the key of `charge`, and forgets its denials. Returns whether it was banned.

@@ -155,9 +155,9 @@ async fn charge_all(context: &mut RequestContext, charges: &mut [Charge], now: N
 
 /// Denies a request if one of its keys is banned, and returns whether it does. Such a request is charged nothing.
 pub(super) fn deny_banned(context: &mut RequestContext, charges: &mut Vec<Charge>, now: Nanos) -> bool {
-    let Some(banned) = context.gateway.bans.longest_ban(&context.active.ruleset, charges, now) else { return false };
+    let Some(ban) = context.gateway.bans.longest_ban(&context.active.ruleset, charges, now) else { return false };
     refund_early(context);
-    context.verdict = Verdict::of_banned(&context.active.ruleset, charges, banned, now);
+    context.verdict = Verdict::of_banned(&context.active.ruleset, charges, ban, now);
     context.charges = std::mem::take(charges);
     context.charged_at = now;
     true
@@ -180,7 +180,7 @@ async fn charge_remaining(context: &mut RequestContext, charges: &mut [Charge], 
         for (charge, charged) in charges.iter().zip(&mut results) {
             let Some(Charged { decision, headroom }) = charged else { continue };
             if charge.enforcement.takes(*decision) && !charge.enforcement.counts_denied {
-                let policy = active.ruleset.limits[charge.limit].rule(&charge.rule).policy().above(charge.floor);
+                let policy = active.ruleset.rule_of_charge(charge).policy().above(charge.floor);
                 *headroom = headroom.after_refund(charge.cost, policy);
             }
         }

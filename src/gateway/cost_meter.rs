@@ -29,6 +29,17 @@ pub struct CostMeter {
     pub(super) measurements: Vec<LimitMeasurement>,
 }
 
+/// A request with the charges that were made for it.
+#[derive(Clone, Copy)]
+pub struct ChargedRequest<'a> {
+    /// The charges.
+    pub charges: &'a [Charge],
+    /// The verdict on them.
+    pub verdict: &'a Verdict,
+    /// The time at which they were made.
+    pub charged_at: Nanos,
+}
+
 /// The measurements under one limit.
 #[derive(Debug)]
 pub(super) struct LimitMeasurement {
@@ -129,12 +140,12 @@ impl CostMeter {
         }
     }
 
-    /// The corrections of `charges`, made at `charged_at`, now that the request has ended; `own_status` is the status of the
-    /// gateway's own response. Calls `unreadable` for each limit whose real cost is missing in the response.
+    /// The corrections of the charges of a request that has ended; `own_status` is the status of the gateway's own
+    /// response. Calls `unreadable` for each limit whose real cost is missing in the response.
     pub fn corrections(
         &self,
         ruleset: &Ruleset,
-        (charges, verdict, charged_at): (&[Charge], &Verdict, Nanos),
+        ChargedRequest { charges, verdict, charged_at }: ChargedRequest<'_>,
         own_status: Option<u16>,
         mut unreadable: impl FnMut(LimitId),
     ) -> Corrections {
@@ -200,8 +211,8 @@ impl LimitMeasurement {
     fn real_cost(&self, limit: &Limit, exchange: &CompletedRequest) -> RealCost {
         let mut reported = self.reported;
         let fields = self.reader.iter().flat_map(|reader| fields(&limit.cost).iter().zip(reader.reported_costs()));
-        fields.for_each(|(field, said)| reported.add_field(said, ResponseCost::price(field.weight, &self.prices)));
-        limit.real_cost(self.head_cost, exchange, reported.told())
+        fields.for_each(|(field, cost)| reported.add_field(cost, ResponseCost::price(field.weight, &self.prices)));
+        limit.real_cost(self.head_cost, exchange, reported.total())
     }
 }
 

@@ -185,7 +185,7 @@ pub(super) fn notify_reached<'v>(
     for Reached { position, charge, limit, standing, used, mark } in reached(context, ruleset) {
         let full_at = time_of_states(charge, context.charged_at, at).saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
-        let plan = plan(position, limit).and_then(|plan| ruleset.plans.get(plan.0));
+        let plan = ruleset.plan_name(plan(position, limit));
         // the number of a plan is another one after a reload that lists plans in another order
         let quota = standing.policy.quota;
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((plan, quota));
@@ -195,10 +195,10 @@ pub(super) fn notify_reached<'v>(
         let values = |part: &KeyPart| value(position, part);
         let shared = shared_because(active, limit, charge, values);
         gateway.crossings.notify(Crossing {
-            identity: identity(limit, plan, (shared, values), (mark, window, quota)),
+            identity: NotificationKey { limit, plan, shared, mark, window, quota }.identity(values),
             at,
             subject: subject(active, limit, charge, values),
-            plan: plan.cloned(),
+            plan: plan.map(str::to_owned),
             mark,
             used,
             quota,
@@ -229,33 +229,42 @@ fn window_at(algorithm: AlgorithmName, (at, full_at): (Nanos, Nanos), window: Op
     }
 }
 
-/// The identity of a notification, which no other notification has. The bucket that requests share because of a fault has
-/// one, whatever values they have for the other parts of the key.
-fn identity<'v>(
-    limit: &Limit,
-    plan: Option<&String>,
-    (shared, value): (Option<KeyFault<'_>>, impl Fn(&KeyPart) -> Option<Value<'v>>),
-    (mark, window, quota): (u8, u64, u64),
-) -> Vec<u8> {
-    let mut identity = [window, quota].map(u64::to_le_bytes).concat();
-    identity.push(mark);
-    let text = |value: Value<'v>| match value {
-        Value::Bytes(bytes) => bytes.into_owned(),
-        Value::Address(address) => address.to_string().into_bytes(),
-    };
-    let value = |part: &KeyPart| match shared {
-        Some(fault) => (part == fault.part).then(|| fault.to_string().into_bytes()),
-        None => value(part).map(text),
-    };
-    let values = limit.key.parts.iter().map(value);
-    let names = [Some(&limit.name), plan].map(|name| name.map(|name| name.as_bytes().to_vec()));
-    for part in names.into_iter().chain(values) {
-        identity.push(part.is_some().into());
-        let part = part.unwrap_or_default();
-        identity.extend_from_slice(&part.len().to_le_bytes());
-        identity.extend_from_slice(&part);
+/// The data that tells a notification of a key from all other notifications of it.
+struct NotificationKey<'a> {
+    limit: &'a Limit,
+    plan: Option<&'a str>,
+    /// The fault because of which the key is a bucket that requests share.
+    shared: Option<KeyFault<'a>>,
+    mark: u8,
+    /// The number of the window.
+    window: u64,
+    quota: u64,
+}
+
+impl NotificationKey<'_> {
+    /// The identity of the notification, which no other notification has; `value` gives the values for the parts of the key.
+    /// The bucket that requests share because of a fault has one identity, whatever values they have for the other parts.
+    fn identity<'v>(&self, value: impl Fn(&KeyPart) -> Option<Value<'v>>) -> Vec<u8> {
+        let mut identity = [self.window, self.quota].map(u64::to_le_bytes).concat();
+        identity.push(self.mark);
+        let text = |value: Value<'v>| match value {
+            Value::Bytes(bytes) => bytes.into_owned(),
+            Value::Address(address) => address.to_string().into_bytes(),
+        };
+        let value = |part: &KeyPart| match self.shared {
+            Some(fault) => (part == fault.part).then(|| fault.to_string().into_bytes()),
+            None => value(part).map(text),
+        };
+        let values = self.limit.key.parts.iter().map(value);
+        let names = [Some(&*self.limit.name), self.plan].map(|name| name.map(|name| name.as_bytes().to_vec()));
+        for part in names.into_iter().chain(values) {
+            identity.push(part.is_some().into());
+            let part = part.unwrap_or_default();
+            identity.extend_from_slice(&part.len().to_le_bytes());
+            identity.extend_from_slice(&part);
+        }
+        identity
     }
-    identity
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ pub(super) fn record_with<'v>(
         at: gateway.clock.wall_at(now),
         outcome,
         route: route.name.clone(),
-        plan: context.plan_of(position).and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
+        plan: ruleset.plan_name(context.plan_of(position)).map(str::to_owned),
         subject: Arc::new(subject()),
         wait,
         retry_after,

@@ -369,7 +369,7 @@ impl GroupExplanation {
         let account = |group: &Arc<Group>| Self {
             level: group.level.to_string(),
             group: group.name.to_string(),
-            plan: group.plan.and_then(|plan| ruleset.plans.get(plan.0).cloned()),
+            plan: ruleset.plan_name(group.plan).map(str::to_owned),
             has_own_terms: group.own.as_ref().is_some_and(|own| !own.limits.is_empty()),
         };
         groups.0.iter().map(account).collect()

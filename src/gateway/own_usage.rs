@@ -107,10 +107,10 @@ async fn report(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     let customer = reader(ruleset, facts, &identity)?;
     early::check(context, route, facts).await?;
     let plan_id = ruleset.proxy_plan(facts).unwrap_or(customer.plan);
-    let plan = ruleset.plans.get(plan_id.0).map(String::as_str);
+    let plan = ruleset.named_plan(Some(plan_id));
     let resolved = Resolved {
         customer: Some(&customer.name),
-        plan: plan.map(|name| (plan_id, name)),
+        plan,
         own: customer.own.as_deref(),
         groups: customer.groups.as_deref(),
         claims: identity.claims(),
@@ -123,7 +123,7 @@ async fn report(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     }
     let groups = customer.groups.iter().flat_map(|groups| &groups.0);
     let groups = groups.map(|group| (&*group.level, &*group.name)).collect();
-    let report = UsageReport { customer: &customer.name, plan, groups, limits };
+    let report = UsageReport { customer: &customer.name, plan: plan.map(|(_, name)| name), groups, limits };
     serde_json::to_string(&report).map_err(|_| Answer::Internal)
 }
 

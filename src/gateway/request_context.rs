@@ -9,7 +9,7 @@ use http::Method;
 use crate::algorithm::Completion;
 use crate::charge::{Charge, DecisionSource, Refund};
 use crate::gateway::awaited_body::AwaitedBody;
-use crate::gateway::cost_meter::{Corrections, CostMeter};
+use crate::gateway::cost_meter::{ChargedRequest, Corrections, CostMeter};
 use crate::gateway::facts::Target;
 use crate::gateway::trace::Trace;
 use crate::gateway::upstream::{ChosenInstance, Instance, UpstreamPermit};
@@ -306,7 +306,7 @@ impl RequestContext {
             latency: now.saturating_sub(at),
             measured: self.status.is_some_and(|status| status < 500) && self.attempts.is_answered,
         };
-        let holds = |charge: &&Charge| active.ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
+        let holds = |charge: &&Charge| active.ruleset.rule_of_charge(charge).holds_slots();
         let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
         self.gateway.store.complete(&active.binding, &held, end, now);
         self.settle(now);
@@ -316,7 +316,7 @@ impl RequestContext {
     fn settle(&self, now: Nanos) {
         let Some(cost_meter) = &self.cost_meter else { return };
         let active = &self.active;
-        let charged = (&*self.charges, &self.verdict, self.charged_at);
+        let charged = ChargedRequest { charges: &self.charges, verdict: &self.verdict, charged_at: self.charged_at };
         let unreadable = |limit| active.meters.cost_invalid(limit);
         let Corrections { debits, refunds } =
             cost_meter.corrections(&active.ruleset, charged, self.own_answer.status, unreadable);

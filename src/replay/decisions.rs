@@ -8,7 +8,7 @@ use super::{when, who};
 use crate::algorithm::{Decision, Denial};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::outcome::{OutcomeKind, OutcomeSummary};
-use crate::ruleset::{LimitId, Ruleset};
+use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::units::Nanos;
 
 /// The decision on a request in short.
@@ -30,8 +30,8 @@ pub struct DecisionSummary {
     pub route: Option<RouteId>,
     /// The caller.
     pub caller: Option<String>,
-    /// The caller's plan, by position.
-    pub plan: Option<usize>,
+    /// The caller's plan.
+    pub plan: Option<PlanId>,
 }
 
 /// Writes a header line, then a row for each line of the logs in the order in which their requests came. Times are RFC
@@ -70,7 +70,7 @@ impl DecisionSummary {
             retry_after,
             route: decided.route,
             caller,
-            plan: decided.plan.map(|plan| plan.0),
+            plan: decided.plan,
         }
     }
 }
@@ -109,7 +109,7 @@ impl<W: Write> DecisionWriter<W> {
             if summary.denied || summary.cause.is_some() { String::new() } else { summary.wait.get().to_string() };
         let retry_after = summary.retry_after.map(|time| time.get().to_string()).unwrap_or_default();
         let route = summary.route.map_or("", |route| &ruleset.matcher.route(route).name);
-        let plan = summary.plan.and_then(|plan| ruleset.plans.get(plan)).map_or("", String::as_str);
+        let plan = ruleset.plan_name(summary.plan).unwrap_or_default();
         let row = [
             self.names.get(spot.log).map_or("", String::as_str),
             &line,

@@ -150,10 +150,8 @@ impl Ledger {
     /// `retry_after` of such a limit assumes that the denial was counted.
     fn until_more(&self, ruleset: &Ruleset, charges: &[Charge]) -> Option<Nanos> {
         let standings = charges.iter().zip(&self.verdict.standings);
-        let counting = standings.filter(|(charge, standing)| {
-            let rule = ruleset.limits[charge.limit].rule(&charge.rule);
-            standing.denies() && rule.denials_count()
-        });
+        let counting =
+            standings.filter(|(charge, standing)| standing.denies() && ruleset.rule_of_charge(charge).denials_count());
         counting.map(|(_, standing)| standing.headroom.until_more).filter(|until| *until > Nanos::ZERO).max()
     }
 
@@ -164,8 +162,7 @@ impl Ledger {
 
     /// Whether a limit denies these charges now. Takes no tokens.
     pub(super) fn would_deny(&self, charges: &[Charge], now: Nanos) -> bool {
-        let asks = |charge: &Charge| Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
-        let mut asked: Vec<Charge> = charges.iter().map(asks).collect();
+        let mut asked: Vec<Charge> = charges.iter().map(Charge::dry_run).collect();
         let charged = charge_local(&self.store, &self.binding, &mut asked, now);
         is_denied(charges, &charged)
     }
@@ -415,5 +412,5 @@ fn reported_cost(cost: &CostRule, record: &Record, names: &[HeaderName]) -> Repo
             sum.add_header(values, ResponseCost::price(*weight, prices));
         }
     }
-    sum.told()
+    sum.total()
 }

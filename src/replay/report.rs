@@ -212,13 +212,13 @@ impl LimitReport {
     fn of(ruleset: &Ruleset, limit: &Limit, tally: &LimitTally, most: usize) -> Self {
         let plans = tally.plans.iter().enumerate().filter(|(_, count)| count.offered > 0);
         let plans = plans.map(|(position, count)| {
-            let plan = position.checked_sub(1);
+            let plan = position.checked_sub(1).map(PlanId);
             let words = match limit.without_plan {
                 // requests that are denied before their plans are known, and charges of programs
                 None if plan.is_none() => limit.rules.iter().map(Rule::describe).collect::<Vec<_>>().join("; "),
-                _ => limit.describe(plan.map(PlanId)),
+                _ => limit.describe(plan),
             };
-            let plan = plan.and_then(|plan| ruleset.plans.get(plan)).cloned();
+            let plan = ruleset.plan_name(plan).map(str::to_owned);
             PlanReport { plan, words, line: count.clone() }
         });
         Self {

@@ -30,6 +30,15 @@ pub enum BanState {
     },
 }
 
+/// The ban of a key that a request is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ban {
+    /// The position of the charge.
+    pub position: usize,
+    /// The time that is left of the ban.
+    pub left: Nanos,
+}
+
 impl BanRule {
     /// The state of a key after a denial at `now`. Denials during a ban are not counted, so that the ban ends however often
     /// the client retries meanwhile.

@@ -124,7 +124,7 @@ pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, 
     let plans = common_plans(before, after);
     let change = limit_change(was, limit, &plans);
     let of_plans = plans.iter().map(|(old, new)| {
-        let name = after.plans.get(new.0).map_or("", String::as_str);
+        let name = after.plan_name(Some(*new)).unwrap_or_default();
         (name, was.plan_rule(Some(*old)), limit.plan_rule(Some(*new)))
     });
     let planless = was.without_plan.and(limit.without_plan);

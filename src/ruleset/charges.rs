@@ -125,29 +125,30 @@ impl Ruleset {
     /// The plan that a trusted proxy names for the caller of a request. A plan that it may not give, or a field that comes
     /// twice, is ignored.
     pub fn proxy_plan(&self, facts: &Facts<'_>) -> Option<PlanId> {
-        let told = self.customers.as_ref()?.plan_from.as_ref().filter(|_| facts.from_trusted_proxy)?;
-        let mut lines = facts.headers.get_all(told.name.as_str());
+        let plan_header = self.customers.as_ref()?.plan_from.as_ref().filter(|_| facts.from_trusted_proxy)?;
+        let mut lines = facts.headers.get_all(plan_header.name.as_str());
         let (line, None) = (lines.next()?, lines.next()) else { return None };
-        told.plans.iter().copied().find(|plan| self.plans.get(plan.0).is_some_and(|name| name.as_bytes() == line))
+        let is_named = |plan: &PlanId| self.plan_name(Some(*plan)).is_some_and(|name| name.as_bytes() == line);
+        plan_header.plans.iter().copied().find(is_named)
     }
 
     /// Whether a trusted proxy may name `plan` for the caller of a request.
     pub fn may_proxy_name(&self, plan: PlanId) -> bool {
-        let told = self.customers.as_ref().and_then(|rules| rules.plan_from.as_ref());
-        told.is_some_and(|told| told.plans.contains(&plan))
+        let plan_header = self.customers.as_ref().and_then(|rules| rules.plan_from.as_ref());
+        plan_header.is_some_and(|header| header.plans.contains(&plan))
     }
 
     /// The facts about a request of `route` by which limits count. `known` is the caller; `None` is a caller without a
-    /// credential, which has the plan of anonymous callers; `told` is the plan that a trusted proxy names. The upstream
-    /// node is not known here.
+    /// credential, which has the plan of anonymous callers; `proxy_plan` is the plan that a trusted proxy names. The
+    /// upstream node is not known here.
     pub fn resolve<'a>(
         &'a self,
         route: &'a Route,
-        (known, told): (Option<KnownCaller<'a>>, Option<PlanId>),
+        (known, proxy_plan): (Option<KnownCaller<'a>>, Option<PlanId>),
         claims: Option<&'a dyn Claims>,
     ) -> Resolved<'a> {
         let anonymous_plan = self.customers.as_ref().and_then(|rules| rules.anonymous);
-        let plan = told.or(known.map(|known| known.plan)).or(anonymous_plan);
+        let plan = proxy_plan.or(known.map(|known| known.plan)).or(anonymous_plan);
         Resolved {
             route: &route.name,
             path_pattern: &route.path_pattern,
@@ -162,7 +163,7 @@ impl Ruleset {
 
     /// The plan with its name.
     pub fn named_plan(&self, plan: Option<PlanId>) -> Option<(PlanId, &str)> {
-        plan.and_then(|plan| Some((plan, self.plans.get(plan.0)?.as_str())))
+        plan.and_then(|plan| Some((plan, self.plan_name(Some(plan))?)))
     }
 
     /// The facts about a request of `route` by which early limits count, before its caller is identified. It has the first

@@ -1,6 +1,6 @@
 //! How many tokens a request costs, and when they are taken.
 //!
-//! A cost that the request tells is taken on its arrival. A cost that only the response tells is settled when the response
+//! A cost that the request reports is taken on its arrival. A cost that only the response reports is settled when the response
 //! has ended: tokens taken in excess are refunded, missing tokens are debited.
 
 use http::HeaderName;
@@ -241,7 +241,7 @@ impl CostRule {
             Self::Header { name, max, missing } => {
                 Some(believed(facts.headers, name.as_str(), *max).unwrap_or(*missing))
             }
-            Self::RequestField(said) => Some(said.of(facts.body)),
+            Self::RequestField(field) => Some(field.of(facts.body)),
             Self::GraphQl(rule) => Some(rule.of(facts.query, facts.body)),
             Self::RequestBytes(length) => body_length(facts).map(|bytes| started_blocks(bytes, *length)),
             Self::Response(_) | Self::ResponseBytes(_) => None,
@@ -254,7 +254,7 @@ impl CostRule {
             Self::Fixed(cost) => vec![*cost],
             Self::ByMethod { methods, others } => methods.iter().map(|(_, cost)| *cost).chain([*others]).collect(),
             Self::Header { missing, .. } => vec![*missing],
-            Self::RequestField(said) => said.written().into_iter().collect(),
+            Self::RequestField(field) => field.written().into_iter().collect(),
             _ => Vec::new(),
         }
     }
@@ -276,7 +276,7 @@ impl CostRule {
             Self::Header { name, max, missing } => {
                 format!("what the request header {name} says, at least 1 and at most {max}; {missing} without it")
             }
-            Self::RequestField(said) => said.describe(),
+            Self::RequestField(field) => field.describe(),
             Self::GraphQl(rule) => rule.describe(),
             Self::RequestBytes(length) => format!("1 for each started {length} bytes of the request's body"),
             Self::Response(cost) => cost.describe(),
@@ -343,9 +343,9 @@ impl CostSum {
     }
 
     /// Adds the number in a field of the body.
-    pub fn add_field(&mut self, told: ReportedCost, price: Price) {
-        self.lacks_field |= told == ReportedCost::Nothing;
-        self.add(told, price);
+    pub fn add_field(&mut self, reported: ReportedCost, price: Price) {
+        self.lacks_field |= reported == ReportedCost::Nothing;
+        self.add(reported, price);
     }
 
     /// Notes that the body cannot be read.
@@ -353,8 +353,8 @@ impl CostSum {
         self.is_wrong = true;
     }
 
-    fn add(&mut self, told: ReportedCost, price: Price) {
-        match told {
+    fn add(&mut self, reported: ReportedCost, price: Price) {
+        match reported {
             ReportedCost::Nothing => {}
             ReportedCost::Wrong => self.is_wrong = true,
             ReportedCost::Cost(cost) | ReportedCost::Part(cost) => {
@@ -365,7 +365,7 @@ impl CostSum {
     }
 
     /// The sum of all that was added.
-    pub fn told(&self) -> ReportedCost {
+    pub fn total(&self) -> ReportedCost {
         match self {
             Self { is_wrong: true, .. } => ReportedCost::Wrong,
             Self { is_found: false, .. } => ReportedCost::Nothing,
@@ -459,8 +459,8 @@ mod tests {
             let price = Price::whole(times);
             let mut sum = CostSum::default();
             headers.iter().for_each(|values| sum.add_header(values.iter().copied(), price));
-            fields.iter().for_each(|told| sum.add_field(*told, price));
-            sum.told()
+            fields.iter().for_each(|reported| sum.add_field(*reported, price));
+            sum.total()
         };
         let cost = ReportedCost::Cost;
         assert_eq!(sum(&[], &[cost(7), cost(2)], 3), cost(27));

@@ -160,7 +160,7 @@ impl Limit {
             _ => None,
         });
         let of_cost = match &self.cost {
-            CostRule::RequestField(said) => Some(&said.path),
+            CostRule::RequestField(field) => Some(&field.path),
             CostRule::GraphQl(rule) => Some(&rule.path),
             CostRule::Response(cost) => cost.model.as_ref().map(|model| &model.path),
             _ => None,
@@ -244,8 +244,9 @@ impl Limit {
     /// Whether requests may turn out to cost less than they were charged on arrival.
     pub fn gives_back(&self) -> bool {
         use CostRule::{ByMethod, Fixed, GraphQl, Header, RequestField};
-        let told = matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_) | GraphQl(_));
-        self.charge.when != ChargeTime::Request || !told
+        let is_known_on_arrival =
+            matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_) | GraphQl(_));
+        self.charge.when != ChargeTime::Request || !is_known_on_arrival
     }
 
     /// Whether the charge on a request's arrival is final: its end changes nothing.
@@ -253,8 +254,8 @@ impl Limit {
         !self.algorithm.holds_slots() && !self.gives_back()
     }
 
-    /// The real cost of a request whose cost was `known` on its arrival, or whose response reported `told`.
-    pub fn real_cost(&self, known: Option<Cost>, exchange: &CompletedRequest, told: ReportedCost) -> RealCost {
+    /// The real cost of a request whose cost was `known` on its arrival, or whose response `reported` it.
+    pub fn real_cost(&self, known: Option<Cost>, exchange: &CompletedRequest, reported: ReportedCost) -> RealCost {
         if let ChargeTime::Response { if_status } = &self.charge.when {
             let is_listed = |status: u16| if_status.iter().any(|(from, to)| (*from..=*to).contains(&status));
             match exchange.end {
@@ -281,7 +282,7 @@ impl Limit {
             (CostRule::ResponseBytes(length), None) => {
                 RealCost::Known(started_blocks(exchange.response_bytes, *length))
             }
-            (CostRule::Response(ResponseCost { fields, max, is_sum, .. }), None) => match told {
+            (CostRule::Response(ResponseCost { fields, max, is_sum, .. }), None) => match reported {
                 ReportedCost::Cost(cost) if cost <= *max || *is_sum => RealCost::Known(cost.min(*max)),
                 ReportedCost::Part(cost) if whole => RealCost::Known(cost.min(*max)),
                 ReportedCost::Part(cost) => RealCost::AtLeast(cost.min(*max)),

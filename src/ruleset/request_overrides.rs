@@ -175,11 +175,11 @@ impl Bounds {
                 let (tokens, time) = text.split_once('/').map_or((text, None), |(tokens, time)| (tokens, Some(time)));
                 let exact = time.map_or_else(|| Rate::new(whole(text)?, *per), |_| read(text));
                 // a rate holds neither zero tokens nor any number of them
-                let said = exact.or_else(|| {
+                let bounded = exact.or_else(|| {
                     let one = time.map_or_else(|| Rate::new(1, *per), |time| read(&format!("1/{time}")))?;
                     Some(if whole(tokens)? == 0 { min.unwrap_or(one) } else { *max })
                 })?;
-                let slowest = min.filter(|min| said.compare(*min) == Ordering::Less).unwrap_or(said);
+                let slowest = min.filter(|min| bounded.compare(*min) == Ordering::Less).unwrap_or(bounded);
                 Some(Value::Rate(if slowest.compare(*max) == Ordering::Greater { *max } else { slowest }))
             }
         }

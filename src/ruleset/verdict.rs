@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Denial, Headroom, Policy};
 use crate::charge::{Charge, ChargeSource, Charged, Enforcement};
+use crate::ruleset::ban::Ban;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::outcome::{OutcomeKind, OutcomeSummary};
 use crate::ruleset::upstream::UpstreamId;
@@ -146,7 +147,7 @@ impl Verdict {
             if !is_kept || standing.headroom.remaining.is_none_or(|remaining| remaining >= charge.cost) {
                 return None;
             }
-            let max_wait = ruleset.limits[charge.limit].rule(&charge.rule).arguments().max_wait();
+            let max_wait = ruleset.rule_of_charge(charge).arguments().max_wait();
             Some(standing.headroom.until_more.saturating_sub(max_wait))
         });
         if let Some(longest) = waits.max() {
@@ -161,16 +162,16 @@ impl Verdict {
         }
     }
 
-    /// A request whose key at `position` of its charges is banned for `left`. Nothing was charged, and clients are told
-    /// about no other limit.
-    pub fn of_banned(ruleset: &Ruleset, charges: &[Charge], (position, left): (usize, Nanos), now: Nanos) -> Self {
+    /// A request one of whose keys is banned. Nothing was charged, and clients are told about no other limit.
+    pub fn of_banned(ruleset: &Ruleset, charges: &[Charge], ban: Ban, now: Nanos) -> Self {
+        let Ban { position, left } = ban;
         let charged = charges.iter().enumerate().map(|(at, charge)| match at == position {
             true => {
                 let headroom = Headroom { remaining: Some(0), until_more: left, until_full: left };
                 Charged { decision: Decision::later(left), headroom }
             }
             false => {
-                let rule = ruleset.limits[charge.limit].rule(&charge.rule);
+                let rule = ruleset.rule_of_charge(charge);
                 Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) }
             }
         });
@@ -222,19 +223,19 @@ impl Verdict {
 
     /// The limits that denied the request.
     pub fn violated(&self) -> impl Iterator<Item = LimitId> {
-        self.exceeded(true).map(|(_, standing)| standing.limit)
+        self.standings.iter().filter(|standing| standing.denies()).map(|standing| standing.limit)
     }
 
     /// The limits that the request is over and that let it pass: they watch, mark or divert. None on a denial.
     pub fn unenforced_violations(&self) -> impl Iterator<Item = LimitId> {
         let admitted = self.outcome.is_admitted();
-        self.exceeded(false).filter(move |_| admitted).map(|(_, standing)| standing.limit)
+        self.unenforced_denials().filter(move |_| admitted).map(|(_, standing)| standing.limit)
     }
 
-    /// The standings that the request is over, with their positions.
-    fn exceeded(&self, enforces: bool) -> impl Iterator<Item = (usize, &Standing)> {
-        let over = self.standings.iter().enumerate().filter(move |(_, standing)| standing.enforces == enforces);
-        over.filter(|(_, standing)| !standing.decision.is_admitted())
+    /// The standings whose limits would deny the request but do not enforce that, with their positions.
+    fn unenforced_denials(&self) -> impl Iterator<Item = (usize, &Standing)> {
+        let is_unenforced = |standing: &Standing| !standing.enforces && !standing.decision.is_admitted();
+        self.standings.iter().enumerate().filter(move |(_, standing)| is_unenforced(standing))
     }
 
     /// The first limit that diverts the request, and the upstream that it goes to instead of its route's.
@@ -260,8 +261,8 @@ impl Verdict {
 
     /// The warnings for the client. None on a denial.
     pub fn warnings<'v>(&'v self, ruleset: &'v Ruleset) -> impl Iterator<Item = LimitWarning<'v>> {
-        let told = self.standings.iter().filter(|standing| standing.visible && !self.is_denied());
-        told.filter_map(|standing| {
+        let visible = self.standings.iter().filter(|standing| standing.visible && !self.is_denied());
+        visible.filter_map(|standing| {
             let limit = &ruleset.limits[standing.limit.0];
             let used = (!limit.warn_at.is_empty()).then(|| standing.used_percent())?;
             let at = limit.mark_at(used)?;
@@ -296,7 +297,7 @@ impl Verdict {
         }
         let alone = compared().filter_map(|position| {
             let charge = charges.get(position)?;
-            let holds = ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
+            let holds = ruleset.rule_of_charge(charge).holds_slots();
             let alone = Charge { enforcement: Enforcement { enforces: true, ..charge.enforcement }, ..charge.clone() };
             (!holds && !charge.enforcement.counts_denied).then_some((position, alone))
         });
@@ -318,7 +319,7 @@ impl Verdict {
             return OutcomeSummary::at_once(kind, tightest);
         };
         let mut mark = None;
-        for (position, standing) in self.exceeded(false) {
+        for (position, standing) in self.unenforced_denials() {
             let limit = &ruleset.limits[standing.limit.0];
             match limit.over_limit {
                 OverLimit::Divert(_) if limit.acts() => {

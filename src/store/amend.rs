@@ -72,7 +72,7 @@ impl Store {
         amendment: Amendment,
         now: Nanos,
     ) -> Result<(), AmendError> {
-        let asks = Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
+        let asks = charge.dry_run();
         self.check_amendable(binding, &asks)?;
         match self.authority(binding, &asks) {
             Authority::Shared(shared, limit) => shared.amend(limit, &asks, amendment).await,

@@ -2,7 +2,7 @@
 
 use crate::charge::{Consistency, Mode, Sharing};
 use crate::ruleset::Ruleset;
-use crate::telemetry::meters::plan_name;
+use crate::telemetry::meters::plan_label;
 use crate::telemetry::{Samples, names};
 
 impl Samples {
@@ -13,7 +13,7 @@ impl Samples {
             self.push_count(&names::LIMIT_MODE, &[&limit.name, word(limit.mode)], true);
             for (plan, rule) in limit.plan_rules() {
                 let policy = rule.policy();
-                let labels = [limit.name.as_str(), plan_name(ruleset, plan)];
+                let labels = [limit.name.as_str(), plan_label(ruleset, plan)];
                 self.push_count(&names::LIMIT_BURST, &labels, policy.quota);
                 if let Some(window) = policy.window {
                     self.push(&names::LIMIT_RATE, &labels, policy.quota as f64 / window.as_secs_f64());

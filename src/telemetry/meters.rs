@@ -262,19 +262,19 @@ impl Meters {
     fn outcomes(&self, route: RouteId, limit: LimitId, plan: Option<PlanId>) -> Option<&Outcomes> {
         let place = self.ruleset.matcher.route(route).limits.iter().position(|id| *id == limit)?;
         let (limit, meters) = (self.live(limit)?, self.route(Some(route)));
-        let make = || Outcomes::new(&self.telemetry, &meters.name, limit, plan_name(&self.ruleset, plan));
+        let make = || Outcomes::new(&self.telemetry, &meters.name, limit, plan_label(&self.ruleset, plan));
         meters.outcomes.get(place, plan, make)
     }
 
     fn limit(&self, limit: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
         let live = self.live(limit)?;
-        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, live, plan_name(&self.ruleset, plan)))
+        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, live, plan_label(&self.ruleset, plan)))
     }
 
     fn comparison(&self, candidate: LimitId, plan: Option<PlanId>) -> Option<&CandidateComparison> {
         let live = self.live(self.ruleset.limits.get(candidate.0)?.candidate_of?)?;
-        let plan_name = plan_name(&self.ruleset, plan);
-        self.candidates.get(candidate.0, plan, || CandidateComparison::new(&self.telemetry, &live.name, plan_name))
+        let plan_label = plan_label(&self.ruleset, plan);
+        self.candidates.get(candidate.0, plan, || CandidateComparison::new(&self.telemetry, &live.name, plan_label))
     }
 
     /// The limit `limit`; `None` for a candidate, which has no series of its own.
@@ -284,8 +284,8 @@ impl Meters {
 }
 
 /// The name of a plan, as a label.
-pub(super) fn plan_name(ruleset: &Ruleset, plan: Option<PlanId>) -> &str {
-    plan.and_then(|plan| ruleset.plans.get(plan.0)).map_or(NO_PLAN, String::as_str)
+pub(super) fn plan_label(ruleset: &Ruleset, plan: Option<PlanId>) -> &str {
+    ruleset.plan_name(plan).unwrap_or(NO_PLAN)
 }
 
 /// The outcome of a request over this limit, as a label.

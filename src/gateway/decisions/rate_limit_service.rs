@@ -155,8 +155,7 @@ impl Batch {
         let active = &context.active;
         let entries: Vec<_> = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
         let plan = domain.plan.as_deref().and_then(|key| entries.iter().find(|(entry, _)| *entry == key));
-        let plan = plan.and_then(|(_, name)| active.ruleset.plans.iter().position(|plan| plan.as_bytes() == *name));
-        let plan = plan.map(PlanId);
+        let plan = plan.and_then(|(_, name)| active.ruleset.plan_id(str::from_utf8(name).ok()?));
         let hits = descriptor.hits(hits_addend);
         let mut charges = Vec::new();
         let node = domain.find(&entries);

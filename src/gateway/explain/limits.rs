@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{AnswerExplanation, Explanation, ResolvedRequest, masked};
 use crate::algorithm::{Decision, Denial, Rule};
-use crate::charge::{Charge, ChargeSource, Charged, DecisionSource, Enforcement, OnStoreDown, RuleRef};
+use crate::charge::{Charge, ChargeSource, Charged, DecisionSource, OnStoreDown, RuleRef};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::queue;
@@ -154,7 +154,7 @@ fn charge_time(limit: &Limit, is_early: bool) -> Option<String> {
 /// The owner of the parameters of a charge, in words.
 fn terms_of(ruleset: &Ruleset, limit: &Limit, charge: &Charge, resolved: &Resolved<'_>) -> String {
     let (owner, id) = (TermsOwner::of(limit, resolved), LimitId(charge.limit));
-    let of_plan = match plan_of(owner, ruleset) {
+    let of_plan = match ruleset.plan_name(owner.plan) {
         Some(plan) if limit.rules.len() > 1 => {
             let whose = owner.group.map_or_else(String::new, |group| format!(" of the {}", group.level));
             format!("the parameters of the plan {plan}{whose}")
@@ -173,11 +173,6 @@ fn terms_of(ruleset: &Ruleset, limit: &Limit, charge: &Charge, resolved: &Resolv
     }
 }
 
-/// The plan whose parameters apply.
-fn plan_of<'r>(owner: TermsOwner<'_>, ruleset: &'r Ruleset) -> Option<&'r str> {
-    ruleset.plans.get(owner.plan?.0).map(String::as_str)
-}
-
 /// The reason why a limit does not charge a request, in words.
 pub(in crate::gateway) fn uncharged_because(
     uncharged: Uncharged<'_>,
@@ -187,7 +182,7 @@ pub(in crate::gateway) fn uncharged_because(
 ) -> String {
     let owner = TermsOwner::of(limit, resolved);
     match uncharged {
-        Uncharged::Unlimited => match plan_of(owner, ruleset) {
+        Uncharged::Unlimited => match ruleset.plan_name(owner.plan) {
             Some(plan) => format!("the plan {plan} is unlimited"),
             None => "requests without a plan are unlimited".to_owned(),
         },
@@ -255,8 +250,7 @@ impl ResolvedRequest {
     pub(super) async fn with_standings(self, gateway: &Gateway, active: &ActiveConfig) -> Explanation {
         let Self { mut explanation, charges, .. } = self;
         let now = gateway.clock.now();
-        let asks = |(_, charge): &(usize, Charge)| Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
-        let mut batch: Vec<Charge> = charges.iter().map(asks).collect();
+        let mut batch: Vec<Charge> = charges.iter().map(|(_, charge)| charge.dry_run()).collect();
         let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
         let queued =
             charges.iter().zip(&receipt.charged).map(|((_, charge), charged)| match charge.enforcement.enforces {
@@ -271,7 +265,7 @@ impl ResolvedRequest {
             let account = &mut explanation.limits[*position];
             account.owner = gateway.store.owner(&active.binding, charge).map(|owner| owner.to_string());
             account.banned_for_seconds = gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64);
-            let rule = active.ruleset.limits[charge.limit].rule(&charge.rule);
+            let rule = active.ruleset.rule_of_charge(charge);
             account.standing = Some(LimitStanding::of(charged, asked, rule));
         }
         let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
@@ -287,7 +281,7 @@ impl ResolvedRequest {
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
         let verdict = match gateway.bans.longest_ban(&active.ruleset, &charges, now) {
-            Some(banned) => Verdict::of_banned(&active.ruleset, &charges, banned, now),
+            Some(ban) => Verdict::of_banned(&active.ruleset, &charges, ban, now),
             None => match Verdict::new(&active.ruleset, &charges, &receipt.charged) {
                 mut denied if denied.is_denied() => {
                     queue::await_places(&active.queues, &mut denied, now);

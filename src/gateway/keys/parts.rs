@@ -82,7 +82,7 @@ pub(super) fn find(
     Ok(FoundKey {
         limit: limit.name.clone(),
         key: shown,
-        plan: plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
+        plan: ruleset.plan_name(plan).map(str::to_owned),
         customer: owner.customer.clone(),
         is_group_suspended: owner.groups.as_ref().is_some_and(Groups::suspended),
         charge: charge.map_err(|uncharged| uncharged_because(uncharged, ruleset, limit, &resolved)),
@@ -112,8 +112,8 @@ impl KeyOwner<'_> {
     fn resolved<'r>(&'r self, ruleset: &'r Ruleset, named: Option<PlanId>) -> Resolved<'r> {
         let customer = self.customer.as_deref().map(Customer::known);
         let anonymous = ruleset.customers.as_ref().and_then(|rules| rules.anonymous).filter(|_| self.is_anonymous);
-        let told = named.filter(|plan| ruleset.may_proxy_name(*plan));
-        let plan = told.or(customer.map(|customer| customer.plan)).or(named).or(anonymous);
+        let proxy_plan = named.filter(|plan| ruleset.may_proxy_name(*plan));
+        let plan = proxy_plan.or(customer.map(|customer| customer.plan)).or(named).or(anonymous);
         Resolved {
             customer: customer.map(|customer| customer.name),
             plan: ruleset.named_plan(plan),
@@ -171,8 +171,7 @@ fn unknown_plan(context: &KeyContext<'_>, owner: &KeyOwner<'_>) -> KeyQuestionEr
 }
 
 fn plan_called(ruleset: &Ruleset, name: &str) -> Result<PlanId, KeyQuestionError> {
-    let found = ruleset.plans.iter().position(|plan| plan == name).map(PlanId);
-    found.ok_or_else(|| {
+    ruleset.plan_id(name).ok_or_else(|| {
         KeyQuestionError::Plan(format!("there is no plan {name:?}; there are: {}", ruleset.plans.join(", ")))
     })
 }
@@ -192,7 +191,7 @@ fn value(part: &KeyPart, text: &str, context: &KeyContext<'_>) -> Result<Value<'
         // callers without a credential are counted by their address
         KeyPart::Customer => Ok(text.parse().map_or_else(|_| bytes(text), network)),
         KeyPart::Host => facts::canonical_host(text).map(|(host, _)| bytes(&host)).map_err(|_| "is no host".to_owned()),
-        KeyPart::Plan => one_of(ruleset.plans.iter().any(|plan| plan == text), "plan"),
+        KeyPart::Plan => one_of(ruleset.plan_id(text).is_some(), "plan"),
         KeyPart::Route => one_of(routes.iter().any(|route| route.name == text), "route"),
         KeyPart::RoutePattern => one_of(routes.iter().any(|route| route.path_pattern == text), "path of a route"),
         KeyPart::UpstreamNode => {

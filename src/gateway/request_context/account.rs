@@ -54,8 +54,7 @@ impl<'r> RequestRecord<'r> {
     }
 
     fn plan(&self) -> Option<&str> {
-        let plans = &self.context.active.ruleset.plans;
-        self.context.plan.and_then(|plan| plans.get(plan.0)).map(String::as_str)
+        self.context.active.ruleset.plan_name(self.context.plan)
     }
 
     fn shadow_denied(&self) -> Option<String> {

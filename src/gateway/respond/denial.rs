@@ -88,10 +88,9 @@ impl<'a> ConfiguredDenial<'a> {
 
     fn render(&self, template: &Template, status: u16) -> Option<String> {
         let (context, standing) = (self.context, self.standing);
-        let plan = context.plan.and_then(|plan| context.active.ruleset.plans.get(plan.0));
         let denial = DenialContext {
             limit: &self.limit.name,
-            plan: plan.map(String::as_str),
+            plan: context.active.ruleset.plan_name(context.plan),
             route: context.matched_route().map_or("", |route| &route.name),
             customer: context.customer.as_deref(),
             quota: standing.policy.quota,

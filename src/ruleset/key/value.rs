@@ -57,9 +57,9 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
             return one(cookies(facts.headers, name).map(Cow::Borrowed), *repeated);
         }
         KeyPart::RequestField(path) => {
-            let told = facts.body.map_or(&FieldValue::Unreadable, |body| body.get(path));
-            let fault = if *told == FieldValue::Missing { ValueFault::Missing } else { ValueFault::Unreadable };
-            return told.text().map(|text| Value::Bytes(Cow::Borrowed(text))).ok_or(fault);
+            let field = facts.body.map_or(&FieldValue::Unreadable, |body| body.get(path));
+            let fault = if *field == FieldValue::Missing { ValueFault::Missing } else { ValueFault::Unreadable };
+            return field.text().map(|text| Value::Bytes(Cow::Borrowed(text))).ok_or(fault);
         }
         KeyPart::JwtClaim(name) => {
             let claim = resolved.claims.and_then(|claims| claims.text(name)).ok_or(ValueFault::Missing)?;

@@ -1,6 +1,6 @@
 //! The totals of the meters so far, from which rates are computed.
 
-use crate::telemetry::meters::{Meters, plan_name};
+use crate::telemetry::meters::{Meters, plan_label};
 
 /// The number of requests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Meters {
             meters.each_answer(&mut each);
             for (place, plan, outcomes) in meters.outcomes.made() {
                 let limit = &self.ruleset.limits[route.limits[place].0];
-                let counted = Counted::Outcomes { limit: &limit.name, plan: plan_name(&self.ruleset, plan) };
+                let counted = Counted::Outcomes { limit: &limit.name, plan: plan_label(&self.ruleset, plan) };
                 let (denies, counts) = (limit.enforces(), outcomes.counts());
                 each(Total { route: &route.name, counted, denies, counts });
             }
