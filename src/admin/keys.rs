@@ -26,8 +26,7 @@ pub(super) async fn answer(gateway: &Gateway, operation: KeyOperation, body: &[u
 /// Charges or refunds the tokens that `body` lists.
 pub(super) async fn charge(gateway: &Gateway, body: &[u8]) -> PlainResponse {
     match ChargeQuestion::answer(body, gateway).await {
-        Ok(Ok(answer)) => pretty_json(&answer),
-        Ok(Err(unamended)) => not_done(&unamended),
+        Ok(answer) => pretty_json(&answer),
         Err(bad) => refused(&bad),
     }
 }
@@ -35,18 +34,13 @@ pub(super) async fn charge(gateway: &Gateway, body: &[u8]) -> PlainResponse {
 fn refused(bad: &KeyQuestionError) -> PlainResponse {
     let status = match bad {
         KeyQuestionError::NoLimit { .. } | KeyQuestionError::NotApplicable { .. } => StatusCode::NOT_FOUND,
+        KeyQuestionError::Amend(AmendError::RedisUnavailable) => StatusCode::SERVICE_UNAVAILABLE,
+        KeyQuestionError::Amend(unamended) => {
+            return failure(StatusCode::CONFLICT, &format!("the limit does not allow this change: {unamended}"));
+        }
         _ => StatusCode::BAD_REQUEST,
     };
     failure(status, &bad.to_string())
-}
-
-fn not_done(unamended: &AmendError) -> PlainResponse {
-    match unamended {
-        AmendError::Holds | AmendError::Elsewhere(_) | AmendError::TableFull => {
-            failure(StatusCode::CONFLICT, &format!("the limit does not allow this change: {unamended}"))
-        }
-        AmendError::RedisUnavailable => failure(StatusCode::SERVICE_UNAVAILABLE, &unamended.to_string()),
-    }
 }
 
 async fn done(
@@ -66,16 +60,12 @@ async fn done(
         KeyOperation::Reset => Amendment::ResetKey,
         KeyOperation::Grant => question.grant()?,
     };
-    Ok(match question.amend(gateway, amendment).await? {
-        Ok(answer) => {
-            let change = match amendment {
-                Amendment::ResetKey => noted(&answer, "reset", None),
-                Amendment::Grant(tokens) => noted(&answer, "grant", Some(tokens)),
-            };
-            (pretty_json(&answer), change)
-        }
-        Err(unamended) => (not_done(&unamended), Value::Null),
-    })
+    let answer = question.amend(gateway, amendment).await?;
+    let change = match amendment {
+        Amendment::ResetKey => noted(&answer, "reset", None),
+        Amendment::Grant(tokens) => noted(&answer, "grant", Some(tokens)),
+    };
+    Ok((pretty_json(&answer), change))
 }
 
 /// Logs a change of a key over the admin port, and returns it for the audit log. The caller's name is not known.

@@ -98,6 +98,9 @@ pub enum KeyQuestionError {
     /// The number of tokens is missing, or 0.
     #[error("say how many tokens to give back, as \"tokens\": a whole number above 0")]
     Tokens,
+    /// The key cannot be changed.
+    #[error("{0}")]
+    Amend(#[from] AmendError),
 }
 
 /// The standing of a key, with the parameters that apply to it.
@@ -211,24 +214,17 @@ impl KeyQuestion {
     }
 
     /// Changes the key, and returns its standing after the change, with the one before.
-    pub async fn amend(
-        &self,
-        gateway: &Gateway,
-        amendment: Amendment,
-    ) -> Result<Result<KeyAnswer, AmendError>, KeyQuestionError> {
+    pub async fn amend(&self, gateway: &Gateway, amendment: Amendment) -> Result<KeyAnswer, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
         let charge = found.charge()?;
         let before = found.answer(charge, gateway, &active).await.standing;
-        let done = gateway.store.amend(&active.binding, charge, amendment, gateway.clock.now()).await;
-        if let Err(unamended) = done {
-            return Ok(Err(unamended));
-        }
+        gateway.store.amend(&active.binding, charge, amendment, gateway.clock.now()).await?;
         if amendment == Amendment::ResetKey {
             gateway.bans.lift(charge, gateway.clock.now());
         }
         let after = found.answer(charge, gateway, &active).await;
-        Ok(Ok(KeyAnswer { before: Some(before), ..after }))
+        Ok(KeyAnswer { before: Some(before), ..after })
     }
 
     /// Lifts the ban of the key at `gateway`, and returns its standing afterwards; `None` if the gateway did not ban it.

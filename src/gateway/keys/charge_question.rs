@@ -7,6 +7,7 @@ use super::{FoundKey, KeyAnswer, KeyContext, KeyQuestion, KeyQuestionError, KeyQ
 use crate::algorithm::Decision;
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::Gateway;
+use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::request_context::is_logged;
 use crate::gateway::respond;
 use crate::ruleset::Ruleset;
@@ -16,7 +17,7 @@ use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
 
 /// The maximum number of limits in one question.
-const MOST_LIMITS: usize = 32;
+const MAX_LIMITS: usize = 32;
 
 /// A question that charges keys, or refunds such charges. No `Debug`: a request may hold credentials.
 pub struct ChargeQuestion(Vec<(KeyQuestion, i64)>);
@@ -43,23 +44,35 @@ pub struct ChargeAnswer {
     pub charges: Vec<KeyAnswer>,
 }
 
+/// A question that failed.
+struct FailedQuestion {
+    /// The refunds that were made before it failed, as the access log shows them.
+    made: String,
+    error: KeyQuestionError,
+}
+
+impl From<KeyQuestionError> for FailedQuestion {
+    /// A question that failed before any refund.
+    fn from(error: KeyQuestionError) -> Self {
+        Self { made: logged(&[]), error }
+    }
+}
+
 impl ChargeQuestion {
     /// Answers the question in the JSON text `body`: charges keys at `gateway`, or gives tokens back. Counts the answer.
-    pub async fn answer(body: &[u8], gateway: &Gateway) -> Result<Result<ChargeAnswer, AmendError>, KeyQuestionError> {
-        // the charges that a refusal leaves made, as the access log has them
-        let mut made = "[]".to_owned();
+    pub async fn answer(body: &[u8], gateway: &Gateway) -> Result<ChargeAnswer, KeyQuestionError> {
         let answer = match Self::from_json(body) {
-            Ok(question) => question.charge(gateway, &mut made).await,
-            Err(bad) => Err(bad),
+            Ok(question) => question.charge(gateway).await,
+            Err(bad) => Err(bad.into()),
         };
-        if !matches!(answer, Ok(Ok(_))) {
+        answer.map_err(|FailedQuestion { made, error }| {
             let active = gateway.active.load();
             active.meters.decided("charge", "refused");
             if is_logged(active.ruleset.access_log, true) {
                 tracing::info!(target: ACCESS, charges = made, decision = "refused");
             }
-        }
-        answer
+            error
+        })
     }
 
     fn from_json(text: &[u8]) -> Result<Self, KeyQuestionError> {
@@ -78,8 +91,8 @@ impl ChargeQuestion {
         let Some(tokens) = charges.iter().map(|one| one.tokens).collect::<Option<Vec<i64>>>() else {
             return wrong("missing field `tokens`".to_owned());
         };
-        if charges.is_empty() || charges.len() > MOST_LIMITS {
-            return wrong(format!("there are {} charges, not 1 to {MOST_LIMITS}", charges.len()));
+        if charges.is_empty() || charges.len() > MAX_LIMITS {
+            return wrong(format!("there are {} charges, not 1 to {MAX_LIMITS}", charges.len()));
         }
         if tokens.iter().any(|tokens| *tokens < 0) && tokens.iter().any(|tokens| *tokens >= 0) {
             return wrong(
@@ -94,73 +107,40 @@ impl ChargeQuestion {
         Ok(Self(questions.into_iter().zip(tokens).collect()))
     }
 
-    /// Charges the keys at `gateway`, or gives tokens back. If it fails, `made` gets the refunds that were made before.
-    async fn charge(
-        &self,
-        gateway: &Gateway,
-        made: &mut String,
-    ) -> Result<Result<ChargeAnswer, AmendError>, KeyQuestionError> {
+    /// Charges the keys at `gateway`, or gives tokens back.
+    async fn charge(&self, gateway: &Gateway) -> Result<ChargeAnswer, FailedQuestion> {
         let active = gateway.active.load_full();
-        let ruleset = &active.ruleset;
-        let mut found = Vec::with_capacity(self.0.len());
-        for (question, tokens) in &self.0 {
-            found.push((question.find(gateway, &active).await?, *tokens));
-        }
+        let found = self.resolve(gateway, &active).await?;
         // only now: the look-up of a credential may have taken long
         let now = gateway.clock.now();
-        // limits that do not apply to their keys admit every charge
-        let charged = found.iter().filter_map(|(key, tokens)| Some((key, key.charge.as_ref().ok()?, *tokens)));
-        let charged: Vec<(&FoundKey, &Charge, i64)> = charged.collect();
-        if charged.iter().any(|(_, charge, _)| ruleset.limits[charge.limit].algorithm.holds_slots()) {
-            return Ok(Err(AmendError::Holds));
-        }
-        let (mut outcome, mut denied_by) = (Decision::ADMIT, None);
-        if found.iter().any(|(_, tokens)| *tokens < 0) {
-            for (position, (key, tokens)) in found.iter().enumerate() {
-                let Ok(charge) = &key.charge else { continue };
-                let grant = Amendment::Grant(tokens.unsigned_abs());
-                match gateway.store.amend(&active.binding, charge, grant, now).await {
-                    // a full table keeps what it has, and the answer shows the key's standing
-                    Ok(()) | Err(AmendError::TableFull) => {}
-                    Err(unamended) => {
-                        *made = logged(found.get(..position).unwrap_or(&[]));
-                        return Ok(Err(unamended));
-                    }
-                }
-            }
-        } else {
-            let mut batch: Vec<Charge> =
-                charged.iter().map(|(_, charge, tokens)| charge_of(ruleset, charge, *tokens)).collect();
-            let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
-            if receipt.failed_closed.is_some() {
-                return Ok(Err(AmendError::RedisUnavailable));
-            }
-            let verdict = Verdict::new(ruleset, &batch, &receipt.charged);
-            outcome = verdict.outcome;
-            let tightest = verdict.tightest.and_then(|position| verdict.standings.get(position));
-            denied_by = tightest.map(|standing| ruleset.limits[standing.limit.0].name.clone());
-        }
-        let mut charges = Vec::with_capacity(charged.len());
-        for (key, charge, _) in &charged {
-            charges.push(key.answer(charge, gateway, &active).await);
-        }
-        let (admitted, retry_after, wait) = match outcome {
-            Decision::Admit { wait } => (true, None, wait),
-            Decision::Deny(denial) => (false, respond::retry_after(denial), Nanos::ZERO),
+        let verdict = match found.iter().any(|(_, tokens)| *tokens < 0) {
+            true => refund_keys(gateway, &active, &found, now).await?,
+            false => charge_keys(gateway, &active, &found, now).await?,
         };
-        let result = if admitted { "admitted" } else { "denied" };
-        active.meters.decided("charge", result);
-        let denied_by = denied_by.filter(|_| !admitted);
-        if is_logged(ruleset.access_log, !admitted) {
-            tracing::info!(target: ACCESS, charges = logged(&found), decision = result, limit = denied_by);
+        let answer = answer_of(&verdict, &found, gateway, &active).await;
+        let decision = if answer.admitted { "admitted" } else { "denied" };
+        active.meters.decided("charge", decision);
+        if is_logged(active.ruleset.access_log, !answer.admitted) {
+            tracing::info!(target: ACCESS, charges = logged(&found), decision, limit = answer.denied_by);
         }
-        Ok(Ok(ChargeAnswer {
-            admitted,
-            denied_by,
-            retry_after_seconds: retry_after.map(Nanos::as_secs_f64),
-            wait_seconds: wait.as_secs_f64(),
-            charges,
-        }))
+        Ok(answer)
+    }
+
+    /// Finds the keys that the question names.
+    async fn resolve(
+        &self,
+        gateway: &Gateway,
+        active: &ActiveConfig,
+    ) -> Result<Vec<(FoundKey, i64)>, KeyQuestionError> {
+        let mut found = Vec::with_capacity(self.0.len());
+        for (question, tokens) in &self.0 {
+            found.push((question.find(gateway, active).await?, *tokens));
+        }
+        let holds_slots = |charge: &Charge| active.ruleset.limits[charge.limit].algorithm.holds_slots();
+        match found.iter().any(|(key, _)| key.charge.as_ref().is_ok_and(holds_slots)) {
+            true => Err(AmendError::Holds.into()),
+            false => Ok(found),
+        }
     }
 
     /// The parts of the key that the question names for a limit.
@@ -189,6 +169,72 @@ impl ChargeQuestion {
     }
 }
 
+/// Gives tokens back to the keys to which their limits apply. No limit denies that.
+async fn refund_keys(
+    gateway: &Gateway,
+    active: &ActiveConfig,
+    found: &[(FoundKey, i64)],
+    now: Nanos,
+) -> Result<Verdict, FailedQuestion> {
+    for (position, (key, tokens)) in found.iter().enumerate() {
+        let Ok(charge) = &key.charge else { continue };
+        let grant = Amendment::Grant(tokens.unsigned_abs());
+        match gateway.store.amend(&active.binding, charge, grant, now).await {
+            // a full table keeps what it has, and the answer shows the key's standing
+            Ok(()) | Err(AmendError::TableFull) => {}
+            Err(unamended) => {
+                let made = logged(found.get(..position).unwrap_or(&[]));
+                return Err(FailedQuestion { made, error: unamended.into() });
+            }
+        }
+    }
+    Ok(Verdict::unlimited())
+}
+
+/// Charges all keys to which their limits apply, or none. Limits that do not apply to their keys admit every charge.
+async fn charge_keys(
+    gateway: &Gateway,
+    active: &ActiveConfig,
+    found: &[(FoundKey, i64)],
+    now: Nanos,
+) -> Result<Verdict, KeyQuestionError> {
+    let ruleset = &active.ruleset;
+    let charge = |(key, tokens): &(FoundKey, i64)| Some(charge_of(ruleset, key.charge.as_ref().ok()?, *tokens));
+    let mut batch: Vec<Charge> = found.iter().filter_map(charge).collect();
+    let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
+    match receipt.failed_closed {
+        Some(_) => Err(AmendError::RedisUnavailable.into()),
+        None => Ok(Verdict::new(ruleset, &batch, &receipt.charged)),
+    }
+}
+
+/// The answer to a question about these keys, whose charges got this verdict.
+async fn answer_of(
+    verdict: &Verdict,
+    found: &[(FoundKey, i64)],
+    gateway: &Gateway,
+    active: &ActiveConfig,
+) -> ChargeAnswer {
+    let mut charges = Vec::with_capacity(found.len());
+    for (key, _) in found {
+        if let Ok(charge) = &key.charge {
+            charges.push(key.answer(charge, gateway, active).await);
+        }
+    }
+    let (admitted, retry_after, wait) = match verdict.outcome {
+        Decision::Admit { wait } => (true, None, wait),
+        Decision::Deny(denial) => (false, respond::retry_after(denial), Nanos::ZERO),
+    };
+    let denying = verdict.tightest.filter(|_| !admitted).and_then(|position| verdict.standings.get(position));
+    ChargeAnswer {
+        admitted,
+        denied_by: denying.map(|standing| active.ruleset.limits[standing.limit.0].name.clone()),
+        retry_after_seconds: retry_after.map(Nanos::as_secs_f64),
+        wait_seconds: wait.as_secs_f64(),
+        charges,
+    }
+}
+
 /// The charge of `tokens` to the key of `charge`; it consumes only if `tokens` is above 0.
 fn charge_of(ruleset: &Ruleset, charge: &Charge, tokens: i64) -> Charge {
     let limit = &ruleset.limits[charge.limit];
@@ -207,5 +253,6 @@ fn logged(found: &[(FoundKey, i64)]) -> String {
         request: Value::Null,
         tokens: Some(*tokens),
     };
-    serde_json::to_string(&found.iter().map(json).collect::<Vec<_>>()).unwrap_or_default()
+    let json = serde_json::to_string(&found.iter().map(json).collect::<Vec<_>>());
+    json.unwrap_or_else(|error| error.to_string())
 }
