@@ -30,6 +30,7 @@ pub mod queue;
 mod request_body;
 pub mod request_context;
 pub mod respond;
+mod shown_headroom;
 pub mod spans;
 mod subject;
 pub mod trace;

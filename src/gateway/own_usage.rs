@@ -6,13 +6,12 @@ use std::rc::Rc;
 use http::Method;
 use serde::Serialize;
 
-use crate::algorithm::Headroom;
-use crate::charge::ChargeSource;
 use crate::customers::Customer;
 use crate::gateway::early;
 use crate::gateway::identify::Identity;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
+use crate::gateway::shown_headroom::ShownHeadroom;
 use crate::ruleset::Ruleset;
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::charges::Bucket;
@@ -65,13 +64,14 @@ pub fn is_usage_request(context: &RequestContext, path: &str) -> bool {
 
 /// Checks whether anyone may ask for the page in this way. `Err` is the response that the request gets instead.
 pub fn check_before_identification(ruleset: &Ruleset, facts: &Facts<'_>) -> Result<(), Answer> {
-    match () {
-        () if ruleset.cors.is_some() && preflight_method(facts).is_some() => Err(Answer::Preflight),
-        () if facts.method != Method::GET && facts.method != Method::HEAD => {
-            Err(Answer::MethodNotAllowed { allow: "GET, HEAD" })
-        }
-        () if ruleset.access.denies_address(facts.address) => Err(Answer::AccessDenied),
-        () => Ok(()),
+    if ruleset.cors.is_some() && preflight_method(facts).is_some() {
+        Err(Answer::Preflight)
+    } else if facts.method != Method::GET && facts.method != Method::HEAD {
+        Err(Answer::MethodNotAllowed { allow: "GET, HEAD" })
+    } else if ruleset.access.denies_address(facts.address) {
+        Err(Answer::AccessDenied)
+    } else {
+        Ok(())
     }
 }
 
@@ -119,7 +119,7 @@ async fn report(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     let now = context.gateway.time().now();
     let mut limits = Vec::new();
     for bucket in ruleset.buckets(facts, &resolved, &active.hashers) {
-        limits.extend(line(context, bucket, now).await);
+        limits.extend(limit_usage(context, bucket, now).await);
     }
     let groups = customer.groups.iter().flat_map(|groups| &groups.0);
     let groups = groups.map(|group| (&*group.level, &*group.name)).collect();
@@ -127,29 +127,28 @@ async fn report(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     serde_json::to_string(&report).map_err(|_| Answer::Internal)
 }
 
-async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -> Option<LimitUsage<'a>> {
+/// The customer's standing in a bucket. Charges nothing.
+async fn limit_usage<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -> Option<LimitUsage<'a>> {
     let Bucket { charge, routes } = bucket;
     let (active, gateway) = (&context.active, &context.gateway);
     let limit = active.ruleset.limits.get(charge.limit)?;
-    let (rule, floor) = (limit.rule(&charge.rule).clone(), charge.floor);
     let banned = gateway.bans.remaining(&active.ruleset, &charge, now);
     let mut asked = [charge];
     let receipt = gateway.store.charge(&active.binding, &mut asked, now).await;
     let headroom = receipt.charged.first()?.headroom;
     let [charge] = asked;
-    // while Redis is unavailable, nobody may know what is used
-    let known = (charge.taken_from != ChargeSource::FailedOpen).then_some(headroom);
-    let full_in = |headroom: Headroom| headroom.full_in(rule.policy().above(floor));
-    let LimitTerms { words, quota, window } = LimitTerms::of(limit, &rule, floor);
+    let rule = limit.rule(&charge.rule);
+    let shown = ShownHeadroom::of(headroom, &charge, rule.policy());
+    let LimitTerms { words, quota, window } = LimitTerms::of(limit, rule, charge.floor);
     Some(LimitUsage {
         limit: &limit.name,
         routes,
         terms: words,
         quota,
         window_seconds: window.map(Nanos::as_secs_f64),
-        remaining: headroom.remaining,
-        more_in_seconds: known.map(|headroom| headroom.until_more.as_secs_f64()),
-        full_in_seconds: known.and_then(full_in).map(Nanos::as_secs_f64),
+        remaining: shown.remaining,
+        more_in_seconds: shown.more_in_seconds,
+        full_in_seconds: shown.full_in_seconds,
         banned_for_seconds: banned.map(Nanos::as_secs_f64),
     })
 }

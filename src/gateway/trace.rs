@@ -34,7 +34,7 @@ pub fn of(ruleset: &Ruleset, fields: &Fields, sender: Option<IpAddr>) -> Option<
     let by_proxy = ruleset.client_address.is_trusted(sender).then(|| parse_traceparent(fields)).flatten();
     let is_sampled = match by_proxy {
         Some(trace) => trace.flags & SAMPLED != 0,
-        None => traces.sample.holds(rand::random()),
+        None => traces.sample.contains_roll(rand::random()),
     };
     match is_sampled {
         true => Some(Box::new(start_span(parse_traceparent(fields), (rand::random(), rand::random())))),

@@ -76,6 +76,16 @@ impl<'a> TermsOwner<'a> {
     /// The rule of the owner's plan in the owner's time zone; `None` where the rule does not depend on it.
     pub fn zoned_rule(&self, id: LimitId, limit: &Limit) -> Option<&'a Arc<Rule>> {
         let PlanTerms::Rule(position) = limit.terms(self.plan) else { return None };
+        self.rule_in_zone(id, position)
+    }
+
+    /// `rule` of the limit `id`, in the owner's time zone where the rule depends on it.
+    pub fn in_zone(&self, id: LimitId, rule: RuleRef) -> RuleRef {
+        let RuleRef::Listed(position) = rule else { return rule };
+        self.rule_in_zone(id, position).map_or(rule, |rule| RuleRef::Own(Arc::clone(rule)))
+    }
+
+    fn rule_in_zone(&self, id: LimitId, position: usize) -> Option<&'a Arc<Rule>> {
         self.own?.zone.as_ref()?.rule(id, position)
     }
 
@@ -289,8 +299,8 @@ impl Ruleset {
         let limit = &self.limits[id.0];
         let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
         // a candidate is tried in place of the plan's terms, so not on customers with terms of their own
-        let tried_for = limit.candidate_of.unwrap_or(id);
-        match (own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
+        let live_id = limit.candidate_of.unwrap_or(id);
+        match (own.and_then(|own| own.of(live_id)), limit.terms(plan)) {
             (Some(_), _) if limit.candidate_of.is_some() => Err(Uncharged::CandidateSkipped),
             (Some(Override::Rule(rule)), _) => Ok(RuleRef::Own(Arc::clone(rule))),
             (None, PlanTerms::Rule(rule)) => Ok(RuleRef::Listed(rule)),
@@ -305,13 +315,31 @@ impl Ruleset {
         id: LimitId,
         value: impl Fn(&KeyPart) -> Result<Value<'v>, ValueFault>,
     ) -> Result<bool, KeyFault<'_>> {
+        let enabled = self.limits[id.0].enabled;
+        Ok(enabled == Share::WHOLE || enabled.contains_key_hash(self.stable_key(id, value)?.key))
+    }
+
+    /// Whether the key of a request is in the share of keys that a limit applies to.
+    #[inline(never)] // a second hash needs much stack space, which most requests do not need
+    fn is_enabled_for(&self, id: LimitId, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Result<bool, Uncharged<'_>> {
         let limit = &self.limits[id.0];
-        if limit.enabled == Share::WHOLE {
-            return Ok(true);
-        }
-        let name = &self.limits[limit.candidate_of.unwrap_or(id).0].name;
-        let SharedKey { key, .. } = KeyHasher::stable().key(name, Mode::Sticky, &limit.key, value)?;
-        Ok(limit.enabled.covers(key))
+        let key = self.stable_key(id, |part| key::value(part, facts, resolved));
+        let key = or_missing_key(limit, key, &KeyHasher::stable(), self.live_name(id), Mode::Sticky)?;
+        Ok(limit.enabled.contains_key_hash(key.key))
+    }
+
+    /// The key with these values of its parts, hashed in the same way everywhere, and alike for a limit and its candidate.
+    fn stable_key<'v>(
+        &self,
+        id: LimitId,
+        value: impl Fn(&KeyPart) -> Result<Value<'v>, ValueFault>,
+    ) -> Result<SharedKey, KeyFault<'_>> {
+        KeyHasher::stable().key(self.live_name(id), Mode::Sticky, &self.limits[id.0].key, value)
+    }
+
+    /// The name of a limit; for a candidate, that of the limit beside which it is tried.
+    fn live_name(&self, id: LimitId) -> &str {
+        &self.limits[self.limits[id.0].candidate_of.unwrap_or(id).0].name
     }
 
     /// The rule at `position` of a limit's list in the time zone of its owner, and with the parameters that the request
@@ -353,9 +381,8 @@ impl Ruleset {
             return Err(Uncharged::AwaitsBody);
         }
         let key = hashers.key(id, limit.mode, &limit.key, |part| key::value(part, facts, resolved));
-        let SharedKey { key, tag } = or_missing_key(limit, key, (hashers.hasher(), &limit.name, limit.mode))?;
-        let tried_for = &self.limits[limit.candidate_of.unwrap_or(id).0];
-        if limit.enabled < Share::WHOLE && !is_enabled(limit, &tried_for.name, facts, resolved)? {
+        let SharedKey { key, tag } = or_missing_key(limit, key, hashers.hasher(), &limit.name, limit.mode)?;
+        if limit.enabled < Share::WHOLE && !self.is_enabled_for(id, facts, resolved)? {
             return Err(Uncharged::NotEnabled);
         }
         let terms = limit.rule(&rule);
@@ -366,25 +393,14 @@ impl Ruleset {
     }
 }
 
-/// Whether a request's key is in the share of keys that `limit` applies to; `name` is hashed with the key.
-#[inline(never)] // a second hash needs much stack space, which most requests do not need
-fn is_enabled<'r>(
-    limit: &'r Limit,
-    name: &str,
-    facts: &Facts<'_>,
-    resolved: &Resolved<'_>,
-) -> Result<bool, Uncharged<'r>> {
-    let hasher = KeyHasher::stable();
-    let key = hasher.key(name, Mode::Sticky, &limit.key, |part| key::value(part, facts, resolved));
-    Ok(limit.enabled.covers(or_missing_key(limit, key, (&hasher, name, Mode::Sticky))?.key))
-}
-
-/// The key, or the substitute that `limit` configures for a missing part. A part that comes more than once is not missing,
-/// and a client that makes a part unreadable is not exempt from the limit.
+/// The key, or the substitute that `limit` configures for a missing part, by this hasher and name. A part that comes more than
+/// once is not missing, and a client that makes a part unreadable is not exempt from the limit.
 fn or_missing_key<'r>(
     limit: &'r Limit,
     key: Result<SharedKey, KeyFault<'r>>,
-    (hasher, name, mode): (&KeyHasher, &str, Mode),
+    hasher: &KeyHasher,
+    name: &str,
+    mode: Mode,
 ) -> Result<SharedKey, Uncharged<'r>> {
     key.or_else(|fault| match (fault.fault, limit.missing_key) {
         (ValueFault::Missing, MissingKey::Skip) => Err(Uncharged::Skipped(fault)),

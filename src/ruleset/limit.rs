@@ -16,7 +16,7 @@ use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// The time in which a long quota comes back, at least.
+/// The time that a long quota takes to refill, at least.
 const A_DAY: Nanos = Nanos::from_secs(86_400);
 
 /// A named rule. Its state belongs to its name and algorithm: routes that name it share it.
@@ -79,12 +79,12 @@ impl Share {
     pub const WHOLE: Self = Self(1_000_000);
 
     /// Whether a key belongs to this share of all; `stable` is a hash of it that is the same everywhere.
-    pub fn covers(self, stable: LimitKey) -> bool {
+    pub fn contains_key_hash(self, stable: LimitKey) -> bool {
         stable.0 % u128::from(Self::WHOLE.0) < u128::from(self.0)
     }
 
     /// Whether a random number falls into this share of all.
-    pub fn holds(self, roll: u32) -> bool {
+    pub fn contains_roll(self, roll: u32) -> bool {
         (u64::from(roll).saturating_mul(u64::from(Self::WHOLE.0)) >> u32::BITS) < u64::from(self.0)
     }
 
@@ -106,8 +106,7 @@ impl Limit {
 
     /// Whether a denial by this limit denies the request. All other limits watch, mark or divert.
     pub const fn enforces(&self) -> bool {
-        let acts = matches!(self.over_limit, OverLimit::Deny(_) | OverLimit::Delay { .. });
-        acts && !self.shadow && self.candidate_of.is_none()
+        self.acts() && matches!(self.over_limit, OverLimit::Deny(_) | OverLimit::Delay { .. })
     }
 
     /// Whether the limit acts on requests: it neither only watches nor is a candidate.
@@ -115,7 +114,8 @@ impl Limit {
         !self.shadow && self.candidate_of.is_none()
     }
 
-    /// Whether a spent quota of some plan comes back in a day or later: keys are then denied for longer than a restart takes.
+    /// Whether a spent quota of some plan takes a day or longer to refill: keys are then denied for longer than a restart
+    /// takes.
     pub fn has_long_quota(&self) -> bool {
         self.rules.iter().any(|rule| rule.policy().window.is_some_and(|window| window >= A_DAY))
     }

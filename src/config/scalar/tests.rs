@@ -129,7 +129,7 @@ fn shares_are_exact() {
     {
         assert_eq!(fraction(bad).unwrap_err().message, message, "{bad}");
     }
-    let held = |share: u32| [0, u32::MAX / 2, u32::MAX].map(|roll| Share(share).holds(roll));
+    let held = |share: u32| [0, u32::MAX / 2, u32::MAX].map(|roll| Share(share).contains_roll(roll));
     assert_eq!(
         [held(0), held(1), held(500_000), held(1_000_000)].map(|held| held.map(u8::from)),
         [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]

@@ -9,6 +9,7 @@ use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::queue;
 use crate::gateway::respond::Answer;
+use crate::gateway::shown_headroom::ShownHeadroom;
 use crate::ruleset::charges::{TermsOwner, Uncharged};
 use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::limit::Limit;
@@ -310,17 +311,15 @@ impl LimitStanding {
     }
 
     fn of(Charged { decision, headroom }: &Charged, asked: &Charge, rule: &Rule) -> Self {
-        // while Redis is unavailable, nobody may know what is used
-        let known = (asked.taken_from != ChargeSource::FailedOpen).then_some(headroom);
-        let full_in = known.and_then(|headroom| headroom.full_in(rule.policy().above(asked.floor)));
+        let shown = ShownHeadroom::of(*headroom, asked, rule.policy());
         let (wait_seconds, retry_after_seconds) = waits_of(*decision);
         Self {
             decision: OutcomeKind::of(*decision).as_str(),
             wait_seconds,
             retry_after_seconds,
-            remaining: headroom.remaining,
-            more_in_seconds: known.map(|headroom| headroom.until_more.as_secs_f64()),
-            full_in_seconds: full_in.map(Nanos::as_secs_f64),
+            remaining: shown.remaining,
+            more_in_seconds: shown.more_in_seconds,
+            full_in_seconds: shown.full_in_seconds,
         }
     }
 }

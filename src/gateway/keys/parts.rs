@@ -26,48 +26,17 @@ pub(super) fn find(
 ) -> Result<FoundKey, KeyQuestionError> {
     let ruleset = context.ruleset;
     let limit = &ruleset.limits[id.0];
-    let wrong =
-        |problem: String| KeyQuestionError::Parts { limit: limit.name.clone(), parts: parts_of(limit), problem };
-    if let Some((other, _)) = named.iter().find(|(name, _)| !limit.key.parts.iter().any(|part| part.is_called(name))) {
-        return Err(wrong(format!("{other:?} is not a part of it")));
-    }
-    let mut values = Vec::new();
-    let mut owner = KeyOwner::default();
-    for part in &limit.key.parts {
-        let mut of_part = named.iter().filter(|(name, _)| part.is_called(name));
-        let (Some((_, text)), None) = (of_part.next(), of_part.next()) else {
-            return Err(wrong(format!("{:?} has to be named, once", part.describe())));
-        };
-        let customer = (*part == KeyPart::Customer).then(|| context.directory.named(text).ok()?).flatten();
-        let value = match &customer {
-            Some(customer) => Value::Bytes(Cow::Owned(customer.name.as_bytes().to_vec())),
-            None => value(part, text, context).map_err(|problem| KeyQuestionError::Value {
-                part: part.describe(),
-                value: text.clone(),
-                problem,
-            })?,
-        };
-        match part {
-            KeyPart::Customer if customer.is_some() => owner.customer = customer,
-            KeyPart::Customer if matches!(value, Value::Address(_)) => owner.is_anonymous = true,
-            KeyPart::Customer => owner.stranger = Some(text),
-            KeyPart::Group(level) if limit.level.as_ref() == Some(level) => {
-                owner.groups = context.groups.find(level, text);
-            }
-            _ => {}
-        }
-        values.push((part.clone(), value));
-    }
-    let plan = plan.or(plan_in(named)).map(|name| plan_called(ruleset, name)).transpose()?;
+    let (values, owner) = read_values(context, limit, named)?;
+    let plan = plan.or(plan_in(named)).map(|name| plan_id(ruleset, name)).transpose()?;
     let resolved = owner.resolved(ruleset, plan);
     let plan = TermsOwner::of(limit, &resolved).plan;
-    let rule = rule(context, id, &owner, &resolved)?;
-    let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
+    check_plan(context, id, &owner, &resolved)?;
+    let missing = |fault: KeyFault<'_>| wrong_parts(limit, format!("{:?} has to be named", fault.part.describe()));
     let value = |part: &KeyPart| key::named_value(part, &values);
     let keyed = context.hasher.key(&limit.name, limit.mode, &limit.key, value);
     let SharedKey { key, tag } = keyed.map_err(missing)?;
     let rule = match ruleset.is_enabled(id, value).map_err(missing)? {
-        true => rule,
+        true => rule_for_owner(ruleset, id, &resolved),
         false => Err(Uncharged::NotEnabled),
     };
     let shown = values.iter().map(|(part, value)| KeyPartValue {
@@ -89,6 +58,49 @@ pub(super) fn find(
     })
 }
 
+/// Reads the value of each part of the key of `limit`, and finds the owner of the key.
+fn read_values<'q>(
+    context: &KeyContext<'_>,
+    limit: &Limit,
+    named: &'q [(String, String)],
+) -> Result<(Vec<(KeyPart, Value<'static>)>, KeyOwner<'q>), KeyQuestionError> {
+    if let Some((other, _)) = named.iter().find(|(name, _)| !limit.key.parts.iter().any(|part| part.is_called(name))) {
+        return Err(wrong_parts(limit, format!("{other:?} is not a part of it")));
+    }
+    let mut values = Vec::new();
+    let mut owner = KeyOwner::default();
+    for part in &limit.key.parts {
+        let mut of_part = named.iter().filter(|(name, _)| part.is_called(name));
+        let (Some((_, text)), None) = (of_part.next(), of_part.next()) else {
+            return Err(wrong_parts(limit, format!("{:?} has to be named, once", part.describe())));
+        };
+        let customer = (*part == KeyPart::Customer).then(|| context.directory.named(text).ok()?).flatten();
+        let value = match &customer {
+            Some(customer) => Value::Bytes(Cow::Owned(customer.name.as_bytes().to_vec())),
+            None => value(part, text, context).map_err(|problem| KeyQuestionError::Value {
+                part: part.describe(),
+                value: text.clone(),
+                problem,
+            })?,
+        };
+        match part {
+            KeyPart::Customer if customer.is_some() => owner.customer = customer,
+            KeyPart::Customer if matches!(value, Value::Address(_)) => owner.is_anonymous = true,
+            KeyPart::Customer => owner.unlisted_customer = Some(text),
+            KeyPart::Group(level) if limit.level.as_ref() == Some(level) => {
+                owner.groups = context.groups.find(level, text);
+            }
+            _ => {}
+        }
+        values.push((part.clone(), value));
+    }
+    Ok((values, owner))
+}
+
+fn wrong_parts(limit: &Limit, problem: String) -> KeyQuestionError {
+    KeyQuestionError::Parts { limit: limit.name.clone(), parts: parts_of(limit), problem }
+}
+
 /// The plan that is a part of a key.
 pub(super) fn plan_in(named: &[(String, String)]) -> Option<&str> {
     named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str())
@@ -99,7 +111,7 @@ pub(super) fn plan_in(named: &[(String, String)]) -> Option<&str> {
 struct KeyOwner<'q> {
     customer: Option<Arc<Customer>>,
     /// The name of a customer that this gateway does not know.
-    stranger: Option<&'q str>,
+    unlisted_customer: Option<&'q str>,
     /// Whether it is a caller without a credential.
     is_anonymous: bool,
     /// The group, listed in a file, whose parameters apply.
@@ -131,36 +143,41 @@ fn parts_of(limit: &Limit) -> String {
     }
 }
 
-/// The parameters of the charges of a key's owner, or the reason why the limit does not apply to it.
-fn rule<'r>(
-    context: &KeyContext<'r>,
+/// Whether no terms are known for the owner of a key: neither its own, nor a plan's.
+fn has_no_terms(owner: TermsOwner<'_>, id: LimitId) -> bool {
+    owner.plan.is_none() && owner.own.and_then(|own| own.of(id)).is_none()
+}
+
+/// Checks that the plan of a key's owner is known, if the parameters of its charges depend on it.
+fn check_plan(
+    context: &KeyContext<'_>,
     id: LimitId,
     owner: &KeyOwner<'_>,
     resolved: &Resolved<'_>,
-) -> Result<Result<RuleRef, Uncharged<'r>>, KeyQuestionError> {
+) -> Result<(), KeyQuestionError> {
     let ruleset = context.ruleset;
     let limit = &ruleset.limits[id.0];
-    let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
-    let has_no_terms = plan.is_none() && own.and_then(|own| own.of(id)).is_none();
     // descriptors need no plan
     let needs_plan = || ruleset.customers.is_some() && ruleset.domain_limits().all(|of| of != id);
+    match limit.rules.len() != 1 && has_no_terms(TermsOwner::of(limit, resolved), id) && needs_plan() {
+        true => Err(unknown_plan(context, owner)),
+        false => Ok(()),
+    }
+}
+
+/// The parameters of the charges of a key's owner, or the reason why the limit does not apply to it.
+fn rule_for_owner<'r>(ruleset: &'r Ruleset, id: LimitId, resolved: &Resolved<'_>) -> Result<RuleRef, Uncharged<'r>> {
+    let limit = &ruleset.limits[id.0];
+    let owner = TermsOwner::of(limit, resolved);
     let rule = match limit.rules.as_slice() {
-        [_] if has_no_terms => Ok(RuleRef::Listed(0)),
-        _ if has_no_terms && needs_plan() => return Err(unknown_plan(context, owner)),
-        _ => ruleset.rule_of(id, resolved),
+        [_] if has_no_terms(owner, id) => RuleRef::Listed(0),
+        _ => ruleset.rule_of(id, resolved)?,
     };
-    let zone = own.and_then(|own| own.zone.as_ref());
-    Ok(rule.map(|rule| match &rule {
-        RuleRef::Listed(position) => {
-            let zoned = zone.and_then(|zone| zone.rule(id, *position));
-            zoned.map_or(rule, |rule| RuleRef::Own(Arc::clone(rule)))
-        }
-        RuleRef::Own(_) => rule,
-    }))
+    Ok(owner.in_zone(id, rule))
 }
 
 fn unknown_plan(context: &KeyContext<'_>, owner: &KeyOwner<'_>) -> KeyQuestionError {
-    let whose = match (owner.stranger, context.directory.table()) {
+    let whose = match (owner.unlisted_customer, context.directory.table()) {
         (Some(name), Some(_)) => format!("the directory has no customer named {name:?}"),
         _ => "the key does not determine the plan".to_owned(),
     };
@@ -170,7 +187,7 @@ fn unknown_plan(context: &KeyContext<'_>, owner: &KeyOwner<'_>) -> KeyQuestionEr
     ))
 }
 
-fn plan_called(ruleset: &Ruleset, name: &str) -> Result<PlanId, KeyQuestionError> {
+fn plan_id(ruleset: &Ruleset, name: &str) -> Result<PlanId, KeyQuestionError> {
     ruleset.plan_id(name).ok_or_else(|| {
         KeyQuestionError::Plan(format!("there is no plan {name:?}; there are: {}", ruleset.plans.join(", ")))
     })

@@ -121,15 +121,36 @@ pub const CALLER_REFUSAL_CAUSES: [&str; 11] = [
     Answer::DirectoryUnavailable.cause(),
 ];
 
+/// An answer in the table of all answers.
+struct AnswerRow {
+    status: u16,
+    /// The cause, in a word for logs.
+    cause: &'static str,
+    /// The status for gRPC clients.
+    grpc_status: u16,
+}
+
+/// The status codes of gRPC.
+mod grpc {
+    pub(super) const INVALID_ARGUMENT: u16 = 3;
+    pub(super) const DEADLINE_EXCEEDED: u16 = 4;
+    pub(super) const PERMISSION_DENIED: u16 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: u16 = 8;
+    pub(super) const UNIMPLEMENTED: u16 = 12;
+    pub(super) const INTERNAL: u16 = 13;
+    pub(super) const UNAVAILABLE: u16 = 14;
+    pub(super) const UNAUTHENTICATED: u16 = 16;
+}
+
 impl Answer {
     /// The status, unless a limit sets another.
     pub const fn status(&self) -> u16 {
-        self.row().0
+        self.row().status
     }
 
     /// The cause, in a word for logs.
     pub const fn cause(&self) -> &'static str {
-        self.row().1
+        self.row().cause
     }
 
     /// The customer that is refused, if its credential is known.
@@ -140,47 +161,48 @@ impl Answer {
         }
     }
 
-    /// The status for gRPC clients, which do not read that of HTTP (gRPC's own mapping, with 8 for a limit).
+    /// The status for gRPC clients, which do not read that of HTTP (gRPC's own mapping, with RESOURCE_EXHAUSTED for a limit).
     pub(super) const fn grpc_status(&self) -> u16 {
-        self.row().2
+        self.row().grpc_status
     }
 
-    /// The status, the cause and the status for gRPC clients.
-    const fn row(&self) -> (u16, &'static str, u16) {
-        match self {
-            Self::Malformed(_) => (400, "malformed", 3),
-            Self::HeadTimeout => (408, "head_timeout", 3),
-            Self::BodyTimeout => (408, "body_timeout", 3),
-            Self::BodyTooLarge => (413, "body_too_large", 8),
-            Self::Misdirected => (421, "misdirected", 3),
-            Self::TargetTooLong => (414, "target_too_long", 3),
-            Self::HeadTooLarge(_) => (431, "head_too_large", 3),
-            Self::CodingUnknown => (501, "coding_unknown", 12),
-            Self::MethodNotAllowed { .. } => (405, "method_not_allowed", 12),
-            Self::NoRoute => (404, "no_route", 12),
-            Self::CredentialMissing => (401, "credential_missing", 16),
-            Self::KeyMissing(_) => (400, "key_missing", 3),
-            Self::KeyRepeated(_) => (400, "key_repeated", 3),
-            Self::KeyUnreadable(_) => (400, "key_unreadable", 3),
-            Self::CredentialUnknown => (401, "credential_unknown", 16),
-            Self::CredentialRepeated => (400, "credential_repeated", 3),
-            Self::TokenRefused(TokenFault::WithoutPlan) => (403, "token_refused", 7),
-            Self::TokenRefused(_) => (401, "token_refused", 16),
-            Self::AccessDenied => (403, "access_denied", 7),
-            Self::CredentialExpired(_) => (401, CREDENTIAL_EXPIRED, 16),
-            Self::Suspended(_) => (403, SUSPENDED, 7),
-            Self::DirectoryUnavailable => (503, "directory_away", 14),
-            Self::StoreUnavailable => (503, STORE_AWAY, 14),
-            Self::KeyElsewhere(_) => (409, "key_elsewhere", 14),
-            Self::Limited => (429, "limited", 8),
-            Self::NoHealthyNode => (503, "no_healthy_node", 14),
-            Self::UpstreamFull => (503, "upstream_full", 14),
-            Self::UpstreamFailed => (502, "upstream_failed", 14),
-            Self::UpstreamTimeout => (504, "upstream_timeout", 4),
-            Self::Internal => (500, "internal", 13),
-            Self::Usage(_) => (200, "usage", 3),
-            Self::Preflight => (204, "preflight", 3),
-        }
+    /// The row of the answer in the table of all answers.
+    const fn row(&self) -> AnswerRow {
+        let (status, cause, grpc_status) = match self {
+            Self::Malformed(_) => (400, "malformed", grpc::INVALID_ARGUMENT),
+            Self::HeadTimeout => (408, "head_timeout", grpc::INVALID_ARGUMENT),
+            Self::BodyTimeout => (408, "body_timeout", grpc::INVALID_ARGUMENT),
+            Self::BodyTooLarge => (413, "body_too_large", grpc::RESOURCE_EXHAUSTED),
+            Self::Misdirected => (421, "misdirected", grpc::INVALID_ARGUMENT),
+            Self::TargetTooLong => (414, "target_too_long", grpc::INVALID_ARGUMENT),
+            Self::HeadTooLarge(_) => (431, "head_too_large", grpc::INVALID_ARGUMENT),
+            Self::CodingUnknown => (501, "coding_unknown", grpc::UNIMPLEMENTED),
+            Self::MethodNotAllowed { .. } => (405, "method_not_allowed", grpc::UNIMPLEMENTED),
+            Self::NoRoute => (404, "no_route", grpc::UNIMPLEMENTED),
+            Self::CredentialMissing => (401, "credential_missing", grpc::UNAUTHENTICATED),
+            Self::KeyMissing(_) => (400, "key_missing", grpc::INVALID_ARGUMENT),
+            Self::KeyRepeated(_) => (400, "key_repeated", grpc::INVALID_ARGUMENT),
+            Self::KeyUnreadable(_) => (400, "key_unreadable", grpc::INVALID_ARGUMENT),
+            Self::CredentialUnknown => (401, "credential_unknown", grpc::UNAUTHENTICATED),
+            Self::CredentialRepeated => (400, "credential_repeated", grpc::INVALID_ARGUMENT),
+            Self::TokenRefused(TokenFault::WithoutPlan) => (403, "token_refused", grpc::PERMISSION_DENIED),
+            Self::TokenRefused(_) => (401, "token_refused", grpc::UNAUTHENTICATED),
+            Self::AccessDenied => (403, "access_denied", grpc::PERMISSION_DENIED),
+            Self::CredentialExpired(_) => (401, CREDENTIAL_EXPIRED, grpc::UNAUTHENTICATED),
+            Self::Suspended(_) => (403, SUSPENDED, grpc::PERMISSION_DENIED),
+            Self::DirectoryUnavailable => (503, "directory_away", grpc::UNAVAILABLE),
+            Self::StoreUnavailable => (503, STORE_AWAY, grpc::UNAVAILABLE),
+            Self::KeyElsewhere(_) => (409, "key_elsewhere", grpc::UNAVAILABLE),
+            Self::Limited => (429, "limited", grpc::RESOURCE_EXHAUSTED),
+            Self::NoHealthyNode => (503, "no_healthy_node", grpc::UNAVAILABLE),
+            Self::UpstreamFull => (503, "upstream_full", grpc::UNAVAILABLE),
+            Self::UpstreamFailed => (502, "upstream_failed", grpc::UNAVAILABLE),
+            Self::UpstreamTimeout => (504, "upstream_timeout", grpc::DEADLINE_EXCEEDED),
+            Self::Internal => (500, "internal", grpc::INTERNAL),
+            Self::Usage(_) => (200, "usage", grpc::INVALID_ARGUMENT),
+            Self::Preflight => (204, "preflight", grpc::INVALID_ARGUMENT),
+        };
+        AnswerRow { status, cause, grpc_status }
     }
 
     /// The type of the problem; `about:blank` where the status says it all (RFC 9457).

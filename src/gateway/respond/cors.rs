@@ -59,12 +59,12 @@ pub fn add_exposed(fields: &mut Fields, first: usize, upstream_fields: &Fields, 
 /// not read otherwise. Fields before the position `first` are left out.
 fn expose(fields: &mut Fields, first: usize, own: &[(HeaderName, Template)]) {
     let is = |name: &[u8], other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-    let is_told = |name: &[u8]| {
-        ["retry-after", GRPC_STATUS, GRPC_MESSAGE].iter().any(|told| is(name, told))
+    let is_exposed = |name: &[u8]| {
+        ["retry-after", GRPC_STATUS, GRPC_MESSAGE].iter().any(|exposed| is(name, exposed))
             || fields::is_limit_field(name)
             || own.iter().any(|(own, _)| is(name, own.as_str()))
     };
-    let names = fields.iter().skip(first).map(|field| field.name).filter(|name| is_told(name));
+    let names = fields.iter().skip(first).map(|field| field.name).filter(|name| is_exposed(name));
     let exposed: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
     push_list(fields, EXPOSE_HEADERS, &exposed);
 }
