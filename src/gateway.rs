@@ -173,7 +173,7 @@ impl Service for WorkerGateway {
     }
 
     fn count_shed(&self, reason: &'static str) {
-        self.config().meters.shed(reason);
+        self.config().meters.count_shed_connection(reason);
     }
 
     fn internal_error(&self) -> Response {

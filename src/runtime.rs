@@ -402,7 +402,7 @@ fn admin_listener(
 ) -> AppListener<BoundedApp<Admin>> {
     let app = Admin::new(gateway.clone(), telemetry.clone(), records);
     let meters = gateway.clone();
-    let shed = move || meters.active.load().meters.shed("admin");
+    let shed = move || meters.active.load().meters.count_shed_connection("admin");
     let app = BoundedApp::new(app, (MAX_ADMIN_CONNECTIONS, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), shed);
     AppListener::new("admin".to_owned(), sockets, app, Arc::clone(gate), AcceptsUntil::End)
 }

@@ -54,14 +54,14 @@ const WRONG_TOKEN: &str =
     "changes need the token of this gateway, from the file `admin.token_file`: `Authorization: Bearer TOKEN`";
 
 impl Access {
-    /// Creates access rules from `terms`.
-    pub fn new(terms: AccessRules) -> Self {
-        Self(ArcSwap::from_pointee(terms))
+    /// Puts `rules` in force.
+    pub fn new(rules: AccessRules) -> Self {
+        Self(ArcSwap::from_pointee(rules))
     }
 
-    /// Replaces the rules in force by `terms`.
-    pub fn replace_rules(&self, terms: AccessRules) {
-        self.0.store(terms.into());
+    /// Replaces the rules in force by `rules`.
+    pub fn replace_rules(&self, rules: AccessRules) {
+        self.0.store(rules.into());
     }
 
     /// How many of the keys denied most have metrics.
@@ -86,8 +86,8 @@ impl Access {
 
     /// Refuses a request without the token.
     pub(super) fn check_token(&self, head: &RequestHeader) -> Result<(), PlainResponse> {
-        let terms = self.0.load();
-        let Some(token) = &terms.token else { return Err(failure(StatusCode::FORBIDDEN, NO_TOKEN)) };
+        let rules = self.0.load();
+        let Some(token) = &rules.token else { return Err(failure(StatusCode::FORBIDDEN, NO_TOKEN)) };
         let shown = head.headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
         let scheme = shown.get(..BEARER.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(BEARER));
         let credential = shown.get(BEARER.len()..).unwrap_or_default().trim_ascii();

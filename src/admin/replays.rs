@@ -50,8 +50,8 @@ struct ReplayRequest {
 
 impl Replays {
     /// Replays the log that `body` names, with the settings in it.
-    pub(super) async fn answer(&self, terms: Option<Arc<ReplaySettings>>, body: &[u8]) -> PlainResponse {
-        let Some(terms) = terms else {
+    pub(super) async fn answer(&self, settings: Option<Arc<ReplaySettings>>, body: &[u8]) -> PlainResponse {
+        let Some(settings) = settings else {
             let message = "this gateway may not replay any log: name some in the configuration, \
                  `admin: { replay_logs: [access.log.1] }`";
             return failure(StatusCode::CONFLICT, message);
@@ -66,8 +66,8 @@ impl Replays {
                 return failure(StatusCode::BAD_REQUEST, &message);
             }
         };
-        let Some((_, log)) = terms.logs.iter().find(|(name, _)| *name == question.log) else {
-            let known: Vec<&str> = terms.logs.iter().map(|(name, _)| name.as_str()).collect();
+        let Some((_, log)) = settings.logs.iter().find(|(name, _)| *name == question.log) else {
+            let known: Vec<&str> = settings.logs.iter().map(|(name, _)| name.as_str()).collect();
             let message = format!("`admin.replay_logs` does not have this log, only {}", known.join(", "));
             return failure(StatusCode::NOT_FOUND, &message);
         };
@@ -78,7 +78,7 @@ impl Replays {
             return failure(StatusCode::CONFLICT, "another replay is running; try again when it has ended");
         };
         let mut arguments: Vec<OsString> = ["replay", "--format", "json", "--config"].map(OsString::from).to_vec();
-        arguments.push((&terms.config).into());
+        arguments.push((&settings.config).into());
         arguments.extend(question.set.iter().map(|(path, value)| format!("--set={path}={value}").into()));
         arguments.extend(["--".into(), log.as_path().into()]);
         match tokio::time::timeout(REPLAY_TIMEOUT, replayed(arguments)).await {
@@ -131,7 +131,7 @@ async fn replayed(arguments: Vec<OsString>) -> io::Result<PlainResponse> {
     if output.status.success() {
         return Ok((StatusCode::OK, JSON, String::from_utf8_lossy(&output.stdout).into_owned()));
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let reason = if said.trim().is_empty() { output.status.to_string() } else { without_option(said.trim()) };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let reason = if errors.trim().is_empty() { output.status.to_string() } else { without_option(errors.trim()) };
     Ok(failure(StatusCode::UNPROCESSABLE_ENTITY, &reason))
 }

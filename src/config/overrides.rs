@@ -16,7 +16,7 @@ use crate::config::scalar::{self, InvalidValue};
 use crate::config::terms::PlanParameters;
 use crate::config::written_limit::WrittenLimit;
 use crate::config::{cost, document, environment, limits, sharing, warn_at, words};
-use crate::ruleset::limit::usable_room;
+use crate::ruleset::limit::usable_tokens;
 use crate::ruleset::overrides::{InvalidOverride, Override, OverridesReader};
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::Cost;
@@ -139,7 +139,7 @@ impl ConfiguredOverrides {
         if *warns {
             warn_at::check(field, [&rule])?;
         }
-        let usable = usable_room(&rule, &limit.priority, plan).map(|room| limit.mode.admitted(room));
+        let usable = usable_tokens(&rule, &limit.priority, plan).map(|room| limit.mode.admitted(room));
         cost::check_room(field, usable, *largest_cost)?;
         Some(Override::Rule(Arc::new(zone.and_then(|zone| rule.in_zone(zone)).unwrap_or(rule))))
     }

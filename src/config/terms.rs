@@ -10,7 +10,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::words;
 use crate::ruleset::PlanId;
-use crate::ruleset::limit::{PlanTerms, usable_room};
+use crate::ruleset::limit::{PlanTerms, usable_tokens};
 use crate::units::Cost;
 
 /// The sections of the file that affect the terms of limits.
@@ -114,7 +114,7 @@ pub(super) struct Room<'t> {
 impl Room<'_> {
     /// The largest cost under `rule` that requests of `plan` may have.
     pub(super) fn largest_cost(&self, rule: &Rule, plan: Option<PlanId>) -> Option<Cost> {
-        Some(self.mode.admitted(usable_room(rule, self.priority, plan)?))
+        Some(self.mode.admitted(usable_tokens(rule, self.priority, plan)?))
     }
 
     /// The largest cost that requests of each plan may have; then the largest cost under each rule.

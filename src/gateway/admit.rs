@@ -270,7 +270,7 @@ async fn decide(
 ) -> Result<Option<QueueWait>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
     if context.bypassed {
-        context.active.meters.observe_bypass(route, context.plan);
+        context.active.meters.count_bypass(route, context.plan);
     }
     if charges.is_empty() {
         charging::refund_early(context);

@@ -75,7 +75,7 @@ async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<Up
             upstream = upstream.name,
             "the upstream has reached its `max_requests`: the request is answered with 503"
         );
-        active.meters.upstream_full(&upstream.name);
+        active.meters.count_upstream_full(&upstream.name);
         if passed {
             // the response tells the client what is left after the refund
             context.refund_as_failed(context.gateway.time().now());
@@ -97,7 +97,7 @@ fn record_result(context: &RequestContext, is_success: bool) {
     if let Some(time) = pool.record_result(&chosen.instance, is_success, context.gateway.time().now()) {
         let (upstream, node) = (&pool.upstream.name, chosen.instance.name());
         tracing::warn!(upstream, node, seconds = time.as_secs_f64(), "upstream node is ejected: its requests fail");
-        context.active.meters.upstream_ejected(upstream);
+        context.active.meters.count_ejection(upstream);
     }
 }
 

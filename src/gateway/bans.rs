@@ -94,7 +94,7 @@ pub(super) fn record_denials(context: &mut RequestContext, now: Nanos) {
     let (active, bans) = (&context.active, &context.gateway.bans);
     let begun = begin_bans(&active.ruleset, &context.charges, &context.verdict, |position, charge, rule| {
         let ban = bans.record_denial(charge.key, rule, now)?;
-        active.meters.banned(LimitId(charge.limit), context.plan_of(position));
+        active.meters.count_ban(LimitId(charge.limit), context.plan_of(position));
         Some(ban)
     });
     if let Some((position, denial)) = begun {

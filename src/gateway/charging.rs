@@ -205,7 +205,7 @@ pub(super) fn observe(context: &mut RequestContext, route: RouteId, receipt: &Re
     let Some(position) = receipt.failed_closed else { return Ok(()) };
     let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
     if let Some(limit) = limit {
-        active.meters.observe_refusal(route, context.plan_of(position), limit);
+        active.meters.count_refusal(route, context.plan_of(position), limit);
     }
     Err(Answer::StoreUnavailable)
 }

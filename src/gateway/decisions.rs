@@ -63,7 +63,7 @@ pub(super) async fn decide(
         false if context.own_answer.cause.is_some() => "refused",
         false => "admitted",
     };
-    context.active.meters.decided(serves.as_str(), result);
+    context.active.meters.count_answer(serves.as_str(), result);
     with_denied_status(response, serves)
 }
 

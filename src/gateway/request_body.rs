@@ -125,7 +125,7 @@ async fn charge_batch(context: &RequestContext, mut part: PartCharges) -> Result
     active.meters.observe_decision(receipt.source, gateway.time().tick().saturating_sub(at));
     match (receipt.failed_closed.and_then(|position| part.charges.get(position)), context.route) {
         (Some(refused), Some(route)) => {
-            active.meters.observe_refusal(route, context.plan, LimitId(refused.limit));
+            active.meters.count_refusal(route, context.plan, LimitId(refused.limit));
             Err(Answer::StoreUnavailable)
         }
         _ => Ok(ChargedPart { part, charged: receipt.charged, at }),
@@ -172,7 +172,7 @@ impl ChargedPart {
             if let Some(standing) = context.verdict.standings.get_mut(measurement.position) {
                 standing.headroom = charged.headroom;
             }
-            context.active.meters.charged(context.plan, charge);
+            context.active.meters.count_charged_tokens(context.plan, charge);
         }
         Ok(longest)
     }

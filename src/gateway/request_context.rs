@@ -257,7 +257,7 @@ impl RequestContext {
         self.refund(now, |_| false);
         for (position, (charge, standing)) in self.charges.iter().zip(&self.verdict.standings).enumerate() {
             if charge.enforcement.takes(standing.decision) {
-                self.active.meters.refunded(self.plan_of(position), [charge]);
+                self.active.meters.count_refunded_tokens(self.plan_of(position), [charge]);
             }
         }
     }
@@ -317,17 +317,17 @@ impl RequestContext {
         let Some(cost_meter) = &self.cost_meter else { return };
         let active = &self.active;
         let charged = ChargedRequest { charges: &self.charges, verdict: &self.verdict, charged_at: self.charged_at };
-        let unreadable = |limit| active.meters.cost_invalid(limit);
+        let unreadable = |limit| active.meters.count_invalid_cost(limit);
         let Corrections { debits, refunds } =
             cost_meter.corrections(&active.ruleset, charged, self.own_answer.status, unreadable);
         let store = &self.gateway.store;
         if !debits.is_empty() {
             store.debit(&active.binding, &debits, now);
-            active.meters.debited(self.plan, &debits);
+            active.meters.count_debited_tokens(self.plan, &debits);
         }
         if !refunds.is_empty() {
             store.refund(&active.binding, &refunds, now);
-            active.meters.refunded(self.plan, refunds.iter().map(|refund| &refund.charge));
+            active.meters.count_refunded_tokens(self.plan, refunds.iter().map(|refund| &refund.charge));
         }
     }
 
@@ -364,7 +364,7 @@ impl RequestContext {
         if let (Some(trace), Some(traces)) = (spanned, &self.active.ruleset.traces)
             && !self.gateway.spans.add(record.span(*trace), traces.max_spans)
         {
-            self.active.meters.span_dropped();
+            self.active.meters.count_dropped_span();
         }
     }
 }

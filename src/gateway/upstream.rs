@@ -75,7 +75,7 @@ impl Pool {
     /// The server at one of a node's addresses, with its protocol and TLS settings.
     pub fn server_at(&self, address: &NodeAddress, node: usize) -> Server {
         let tls = match (&self.upstream_tls, address, self.upstream.nodes.get(node)) {
-            (Some(tls), Address::Inet(_), Some(node)) => Some(tls.terms(&node.address, self.upstream.http2)),
+            (Some(tls), Address::Inet(_), Some(node)) => Some(tls.settings_for(&node.address, self.upstream.http2)),
             _ => None,
         };
         Server { address: address.clone(), tls, http2: self.upstream.http2 }

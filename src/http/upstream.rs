@@ -49,7 +49,7 @@ impl fmt::Display for Address {
 
 /// The TLS settings for a server.
 #[derive(Clone)]
-pub struct TlsTerms {
+pub struct TlsSettings {
     /// The certificate that the gateway presents, and the authorities that it trusts.
     pub config: Arc<TlsClient>,
     /// The name for which the server's certificate must be valid.
@@ -84,20 +84,20 @@ pub struct Server {
     /// The server's address.
     pub address: Address,
     /// The TLS settings; `None` for connections without TLS.
-    pub tls: Option<TlsTerms>,
+    pub tls: Option<TlsSettings>,
     /// Whether to use HTTP/2; otherwise HTTP/1.1.
     pub http2: bool,
 }
 
-impl PartialEq for TlsTerms {
+impl PartialEq for TlsSettings {
     fn eq(&self, other: &Self) -> bool {
         (self.identity, &self.name) == (other.identity, &other.name)
     }
 }
 
-impl Eq for TlsTerms {}
+impl Eq for TlsSettings {}
 
-impl std::hash::Hash for TlsTerms {
+impl std::hash::Hash for TlsSettings {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (self.identity, &self.name).hash(state);
     }

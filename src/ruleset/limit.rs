@@ -48,7 +48,7 @@ pub struct Limit {
     pub warn_at: Vec<u8>,
     /// The ban of keys that are denied repeatedly, if configured.
     pub ban: Option<BanRule>,
-    /// The percent of the room that requests of each plan may use, indexed by [`PlanId`]; empty where all may use all of it.
+    /// The percent of the tokens that requests of each plan may use, indexed by [`PlanId`]; empty where all may use all of it.
     pub priority: Vec<u8>,
     /// The most keys whose states are kept; a million small states take about 60 MB.
     pub max_keys: u64,
@@ -303,17 +303,17 @@ impl Limit {
 }
 
 /// The most tokens that requests of `plan` may use at once under `rule`, where plans may use the percents `priority` of
-/// its room; `None` for any number.
-pub fn usable_room(rule: &Rule, priority: &[u8], plan: Option<PlanId>) -> Option<Cost> {
+/// its tokens; `None` for any number.
+pub fn usable_tokens(rule: &Rule, priority: &[u8], plan: Option<PlanId>) -> Option<Cost> {
     let percent = plan.and_then(|PlanId(plan)| priority.get(plan)).copied().unwrap_or(100);
-    let room = rule.largest_cost()?;
-    Some(if percent < 100 { Share(u32::from(percent) * 10_000).of(room).max(1) } else { room })
+    let all = rule.largest_cost()?;
+    Some(if percent < 100 { Share(u32::from(percent) * 10_000).of(all).max(1) } else { all })
 }
 
 /// The tokens under `rule` that requests of `plan` have to leave for others, where plans may use the percents `priority`.
 pub fn floor(rule: &Rule, priority: &[u8], plan: Option<PlanId>) -> Cost {
-    let usable = usable_room(rule, priority, plan);
-    rule.largest_cost().zip(usable).map_or(0, |(room, usable)| room.saturating_sub(usable))
+    let usable = usable_tokens(rule, priority, plan);
+    rule.largest_cost().zip(usable).map_or(0, |(all, usable)| all.saturating_sub(usable))
 }
 
 /// The terms of a limit for one plan.

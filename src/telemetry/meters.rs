@@ -136,47 +136,47 @@ impl Meters {
         route.and_then(|route| self.routes.get(route.0)).unwrap_or(&self.no_route)
     }
 
-    /// An upstream took this long to begin its response.
+    /// Records the time that an upstream took to begin its response.
     pub fn observe_upstream(&self, upstream: UpstreamId, duration: Nanos) {
         if let Some(histogram) = self.upstreams.get(upstream.0) {
             histogram.observe(duration.as_secs_f64());
         }
     }
 
-    /// The gateway ejected a node of an upstream.
-    pub fn upstream_ejected(&self, upstream: &str) {
+    /// Counts a node of an upstream that was ejected.
+    pub fn count_ejection(&self, upstream: &str) {
         self.telemetry.upstream_ejections.with_label_values(&[upstream]).inc();
     }
 
-    /// A request was refused: the upstream has its maximum number of requests.
-    pub fn upstream_full(&self, upstream: &str) {
+    /// Counts a request that was refused because the upstream has its maximum number of requests.
+    pub fn count_upstream_full(&self, upstream: &str) {
         self.telemetry.upstream_refused.with_label_values(&[upstream]).inc();
     }
 
-    /// The charges of a request were decided at `source`.
+    /// Records the time that it took to decide the charges of a request at `source`.
     pub fn observe_decision(&self, source: DecisionSource, took: Nanos) {
         if let Some(histogram) = self.decisions.get(source as usize) {
             histogram.observe(took.as_secs_f64());
         }
     }
 
-    /// The gateway answered a question of another proxy.
-    pub fn decided(&self, serves: &str, result: &str) {
+    /// Counts an answer to a question of another proxy.
+    pub fn count_answer(&self, serves: &str, result: &str) {
         self.telemetry.decisions.with_label_values(&[serves, result]).inc();
     }
 
-    /// A span of a request was dropped: too many spans wait.
-    pub fn span_dropped(&self) {
+    /// Counts a span that was dropped because too many spans wait.
+    pub fn count_dropped_span(&self) {
         self.telemetry.spans.ended("dropped", 1);
     }
 
-    /// A connection was closed to keep within bounds, for this reason.
-    pub fn shed(&self, reason: &str) {
+    /// Counts a connection that was closed to keep within bounds, for this reason.
+    pub fn count_shed_connection(&self, reason: &str) {
         self.telemetry.connections_shed.with_label_values(&[reason]).inc();
     }
 
-    /// A request was refused because the decision of `limit` cannot be known.
-    pub fn observe_refusal(&self, route: RouteId, plan: Option<PlanId>, limit: LimitId) {
+    /// Counts a request that was refused because the decision of `limit` cannot be known.
+    pub fn count_refusal(&self, route: RouteId, plan: Option<PlanId>, limit: LimitId) {
         if let Some(outcomes) = self.outcomes(route, limit, plan) {
             outcomes.error_denied.get().inc();
         }
@@ -193,7 +193,7 @@ impl Meters {
         for (position, live) in verdict.candidate_comparisons(&self.ruleset) {
             let standing = &verdict.standings[position];
             if let Some(CandidateComparison(counters)) = self.comparison(standing.limit, plan_of(position)) {
-                counters[word_of(live)][word_of(standing.decision)].inc();
+                counters[decision_index(live)][decision_index(standing.decision)].inc();
             }
         }
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
@@ -209,7 +209,7 @@ impl Meters {
 
     /// Counts a request that is exempt from the limits of its route. The plan of a preflight is unknown: it counts for every
     /// limit that applies to any plan.
-    pub fn observe_bypass(&self, route: RouteId, plan: Option<PlanId>) {
+    pub fn count_bypass(&self, route: RouteId, plan: Option<PlanId>) {
         for id in &self.ruleset.matcher.route(route).limits {
             let limit = &self.ruleset.limits[id.0];
             let is_exempt = limit.plan_rule(plan).is_some() || plan.is_none() && limit.plan_rules().next().is_some();
@@ -219,15 +219,15 @@ impl Meters {
         }
     }
 
-    /// A request under `plan` takes the tokens of `charge`, in addition to those on its arrival.
-    pub fn charged(&self, plan: Option<PlanId>, charge: &Charge) {
+    /// Counts the tokens of `charge`, which a request under `plan` takes in addition to those on its arrival.
+    pub fn count_charged_tokens(&self, plan: Option<PlanId>, charge: &Charge) {
         if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
             limit.tokens_admitted.inc_by(charge.cost);
         }
     }
 
-    /// A request under `plan` gets back the tokens of these charges.
-    pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+    /// Counts the tokens of these charges, which a request under `plan` gets back.
+    pub fn count_refunded_tokens<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {
             if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
                 limit.tokens_refunded.get().inc_by(charge.cost);
@@ -235,8 +235,8 @@ impl Meters {
         }
     }
 
-    /// A request under `plan` owes the tokens of these charges.
-    pub fn debited<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+    /// Counts the tokens of these charges, which a request under `plan` owes.
+    pub fn count_debited_tokens<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {
             if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
                 limit.tokens_debited.get().inc_by(charge.cost);
@@ -244,15 +244,15 @@ impl Meters {
         }
     }
 
-    /// A request under `plan` made `limit` ban its key.
-    pub fn banned(&self, limit: LimitId, plan: Option<PlanId>) {
+    /// Counts a ban by `limit` of the key of a request under `plan`.
+    pub fn count_ban(&self, limit: LimitId, plan: Option<PlanId>) {
         if let Some(limit) = self.limit(limit, plan) {
             limit.bans.get().inc();
         }
     }
 
-    /// A response did not tell its cost under `limit`.
-    pub fn cost_invalid(&self, limit: LimitId) {
+    /// Counts a response that did not report its cost under `limit`.
+    pub fn count_invalid_cost(&self, limit: LimitId) {
         if let Some(Some(counter)) = self.costs_invalid.get(limit.0) {
             counter.inc();
         }
@@ -309,10 +309,10 @@ const fn bans(limit: &Limit) -> bool {
 }
 
 /// The decisions of a limit, as labels.
-const WORDS: [&str; 3] = ["admitted", "delayed", "denied"];
+const DECISION_LABELS: [&str; 3] = ["admitted", "delayed", "denied"];
 
-/// The position of a decision in [`WORDS`].
-const fn word_of(decision: Decision) -> usize {
+/// The position of a decision in [`DECISION_LABELS`].
+const fn decision_index(decision: Decision) -> usize {
     match decision {
         Decision::Admit { wait: Nanos::ZERO } => 0,
         Decision::Admit { .. } => 1,
@@ -326,7 +326,7 @@ impl CandidateComparison {
     fn new(telemetry: &Telemetry, limit: &str, plan: &str) -> Self {
         let counter =
             |live, candidate| telemetry.limit_candidate_requests.with_label_values(&[limit, plan, live, candidate]);
-        Self(WORDS.map(|live| WORDS.map(|candidate| counter(live, candidate))))
+        Self(DECISION_LABELS.map(|live| DECISION_LABELS.map(|candidate| counter(live, candidate))))
     }
 }
 

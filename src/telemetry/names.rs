@@ -31,9 +31,9 @@ catalogue! {
     DECISIONS: "tollgate_decisions_total" ["serves", "result"]
         "Questions of other proxies about requests that they handle, by what the listener serves (forward_auth, ext_authz, rate_limit_service; charge at the admin port) and by the answer: admitted, denied (by a limit), refused (for another reason, or because the question could not be answered)."
     CONNECTIONS_SHED: "tollgate_connections_shed_total" ["reason"]
-        "Connections closed to keep within bounds: one too many, as soon as it came, by what had as many as it may have (all, listener, client); one without a request, so that another has its place (idle); one of the admin port (admin)."
+        "Connections that the gateway closed because a maximum number of connections was reached. reason: all, listener, client (the maximum that a new connection exceeded), idle (a connection without a request, closed for a new one), admin (the maximum of the admin port)."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
-        "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. banned: denied because the key is banned. error_admitted, error_denied: what it would say could not be known. shadow_denied: a shadow limit would have denied it, and let it pass."
+        "Requests by their outcome under a limit. A denied request counts only under the limit that the client is told about. bypassed: exempt. banned: the key is banned. error_admitted, error_denied: the limit could not be checked, because Redis was unavailable. shadow_denied: a shadow limit would have denied the request."
     LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]
         "Requests by what a limit said of them and what its candidate, which never acts, would have said; without those that another limit denied."
     LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
@@ -47,13 +47,13 @@ catalogue! {
     LIMIT_BANS: "tollgate_limit_bans_total" ["limit", "plan"]
         "Bans: keys that a limit denied so often that it denies them altogether for a while."
     WEBHOOK_MESSAGES: "tollgate_webhook_messages_total" ["result"]
-        "Messages to the webhook that are over, by what became of them: delivered, refused (the receiver says that they are wrong), expired (not taken in time), no_room (the queue on disk was full), lost (they came faster than they could be written, or could not be)."
+        "Webhook messages that are no longer pending, by result: delivered, refused (the receiver says that they are wrong), expired (not accepted in time), no_room (the queue on disk was full), lost (they came faster than they could be written, or writing failed)."
     WEBHOOK_QUEUE_MESSAGES: "tollgate_webhook_queue_messages" []
         "Messages to the webhook that are not delivered yet."
     WEBHOOK_QUEUE_BYTES: "tollgate_webhook_queue_bytes" []
         "Size of the files in which messages to the webhook are kept."
     USAGE_EVENTS: "tollgate_usage_events_total" ["result"]
-        "Usage events that are over, by what became of them: delivered, refused (the receiver says that they are wrong), lost (sums for which there was no room in memory)."
+        "Usage events that are no longer pending, by result: delivered, refused (the receiver says that they are wrong), lost (sums for which there was no room in memory)."
     USAGE_QUEUE_EVENTS: "tollgate_usage_queue_events" []
         "Usage events that are not delivered yet."
     USAGE_QUEUE_BYTES: "tollgate_usage_queue_bytes" []
@@ -67,7 +67,7 @@ catalogue! {
     LIMIT_WAIT: "tollgate_limit_wait_seconds" ["limit"]
         "Waits of requests that a limit delayed."
     LIMIT_RETRY_AFTER: "tollgate_limit_retry_after_seconds" ["limit"]
-        "Retry times that denied requests were told."
+        "Retry times that were sent to denied clients."
     LIMIT_DECISION_DURATION: "tollgate_limit_decision_duration_seconds" ["source"]
         "Time to charge all limits of a request, by where that was decided: local (with the reading of its head), lease (tokens taken ahead), store (Redis), owner (the gateway that owns the key), denial_cache (a denial that Redis or the owner told before), fallback (neither answered)."
     LIMIT_RATE: "tollgate_limit_rate_tokens_per_second" ["limit", "plan"]
@@ -75,7 +75,7 @@ catalogue! {
     LIMIT_BURST: "tollgate_limit_burst_tokens" ["limit", "plan"]
         "Tokens that one key may spend at once, as configured."
     LIMIT_MODE: "tollgate_limit_mode" ["limit", "mode"]
-        "1 for whose the states of a limit are: sticky (each gateway's), exact, leased or eventual (shared in Redis)."
+        "1 for the mode of a limit: sticky (its states are at gateways), exact, leased or eventual (its states are in Redis)."
     LIMIT_KEYS: "tollgate_limit_keys" ["limit"]
         "Keys that a limit remembers."
     LIMIT_KEYS_MAX: "tollgate_limit_keys_max" ["limit"]
@@ -111,7 +111,7 @@ catalogue! {
     CLUSTER_MEMBERS: "tollgate_cluster_members" []
         "Gateways that share limits, as this one sees them: those of the cluster, or without one those that use the same Redis."
     CLUSTER_RING_INFO: "tollgate_cluster_ring_info" ["ring"]
-        "The members of the cluster as this gateway sees them, by a hash: other hashes on other gateways mean that they see others."
+        "Hash of the cluster's members as this gateway sees them. Gateways with different hashes see different members."
     PEER_UP: "tollgate_peer_up" ["peer"]
         "Whether another gateway of the cluster can be asked."
     PEER_REQUESTS: "tollgate_peer_requests_total" ["peer", "result"]
@@ -119,7 +119,7 @@ catalogue! {
     PEER_REQUEST_DURATION: "tollgate_peer_request_duration_seconds" ["peer"]
         "Time that questions about charges to another gateway of the cluster took."
     CLUSTER_DECISIONS: "tollgate_cluster_decisions_total" ["cause"]
-        "Charges that others than the owners of their keys decided, by cause: stand_in (here for an owner that could not be asked), alone (here because nobody could be asked), unfetched (here without the state of an earlier owner, which did not give it in time)."
+        "Charges that were decided without the owner of their key or without its state, by cause: stand_in (this gateway decided for an owner that could not be asked), alone (this gateway decided because no gateway could be asked), unfetched (this gateway decided without the state of an earlier owner, which did not give it in time)."
     CLUSTER_OTHER_RING: "tollgate_cluster_questions_under_another_ring_total" []
         "Questions from gateways that saw other members of the cluster; they were answered."
     CLUSTER_STATES: "tollgate_cluster_states_total" ["event"]
@@ -161,13 +161,13 @@ catalogue! {
     DIRECTORY_INFO: "tollgate_directory_info" ["hash"]
         "The customers and groups in force, by a hash of their files; no series where customers are in no file."
     STATE_RESTORES: "tollgate_state_restores_total" ["result"]
-        "What the process began with: restored (from the state file), handed_over (by the process before, in an upgrade), absent (no file yet), refused (a file that cannot be used: every key started afresh), nothing (no file is configured)."
+        "Where the states came from at the start: restored (the state file), handed_over (the process before, in an upgrade), absent (there is no file yet), refused (the file cannot be used: every key started afresh), nothing (no file is configured)."
     STATE_SNAPSHOTS: "tollgate_state_snapshots_total" ["result"]
         "Snapshots of the state, by result."
     STATE_LAST_SNAPSHOT_SUCCESSFUL: "tollgate_state_last_snapshot_successful" []
         "Whether the last snapshot was written; 1 also before the first one, and without a state file."
     STATE_LAST_SNAPSHOT_TIMESTAMP: "tollgate_state_last_snapshot_timestamp_seconds" []
-        "When the last snapshot that was written was begun: what a crash takes back to. 0 before the first one, and without a state file."
+        "Start time of the last written snapshot; a crash restores this state. 0 before the first snapshot, and without a state file."
     STATE_SNAPSHOT_DURATION: "tollgate_state_snapshot_duration_seconds" []
         "Time that the last snapshot took."
     STATE_SNAPSHOT_SIZE: "tollgate_state_snapshot_size_bytes" []

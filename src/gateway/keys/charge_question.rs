@@ -67,7 +67,7 @@ impl ChargeQuestion {
         };
         answer.map_err(|FailedQuestion { made, error }| {
             let active = gateway.active.load();
-            active.meters.decided("charge", "refused");
+            active.meters.count_answer("charge", "refused");
             if is_logged(active.ruleset.access_log, true) {
                 tracing::info!(target: ACCESS, charges = made, decision = "refused");
             }
@@ -119,7 +119,7 @@ impl ChargeQuestion {
         };
         let answer = answer_of(&verdict, &found, gateway, &active).await;
         let decision = if answer.admitted { "admitted" } else { "denied" };
-        active.meters.decided("charge", decision);
+        active.meters.count_answer("charge", decision);
         if is_logged(active.ruleset.access_log, !answer.admitted) {
             tracing::info!(target: ACCESS, charges = logged(&found), decision, limit = answer.denied_by);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::http::upstream::TlsTerms;
+use crate::http::upstream::TlsSettings;
 use crate::tls::TlsClient;
 
 /// The TLS settings for connections to the nodes of an upstream. Two are equal if they are made of the same files and name.
@@ -26,11 +26,11 @@ impl TlsConnector {
     }
 
     /// The TLS settings for a connection to the node that is configured as `node`.
-    pub(super) fn terms(&self, node: &str, http2: bool) -> TlsTerms {
+    pub(super) fn settings_for(&self, node: &str, http2: bool) -> TlsSettings {
         let host = node.rsplit_once(':').map_or(node, |(host, _)| host);
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let name = self.name.as_deref().unwrap_or(host).into();
-        TlsTerms { config: Arc::clone(if http2 { &self.http2 } else { &self.http1 }), name, identity: self.files }
+        TlsSettings { config: Arc::clone(if http2 { &self.http2 } else { &self.http1 }), name, identity: self.files }
     }
 }
 

@@ -9,7 +9,7 @@ use ::http::uri::Scheme;
 use tokio::net::lookup_host;
 
 use super::connect::{connect, exchange};
-use super::{Address, Http1Connection, OutgoingRequest, Server, TlsTerms, Upstream, UpstreamError};
+use super::{Address, Http1Connection, OutgoingRequest, Server, TlsSettings, Upstream, UpstreamError};
 use crate::fields::Fields;
 use crate::http::body::Framing;
 use crate::http::head::RequestHead;
@@ -109,7 +109,7 @@ async fn open(request: &OwnRequest<'_>) -> Result<Socket, FetchError> {
     let port = url.port_u16().unwrap_or(if secured { 443 } else { 80 });
     let tls = match (secured, request.tls) {
         (false, _) => None,
-        (true, Some(config)) => Some(TlsTerms { config: Arc::clone(config), name: host.into(), identity: 0 }),
+        (true, Some(config)) => Some(TlsSettings { config: Arc::clone(config), name: host.into(), identity: 0 }),
         (true, None) => return Err(FetchError::BadUrl),
     };
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");

@@ -126,27 +126,27 @@ impl RouteMeters {
 impl Outcomes {
     pub(super) fn new(telemetry: &Telemetry, route: &str, limit: &Limit, plan: &str) -> Self {
         let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.name, plan, outcome]);
-        let late = |outcome| LazyMetric::new(&telemetry.limit_requests, &[route, &limit.name, plan, outcome]);
+        let lazy = |outcome| LazyMetric::new(&telemetry.limit_requests, &[route, &limit.name, plan, outcome]);
         let without_store = limit.mode.on_store_down();
         Self {
             admitted: outcome("admitted"),
-            delayed: late("delayed").expected(delays(limit)),
+            delayed: lazy("delayed").expected(delays(limit)),
             over: outcome(over(limit)),
-            banned: late("banned").expected(bans(limit)),
-            bypassed: late("bypassed"),
-            error_admitted: late("error_admitted").expected(without_store == Some(OnStoreDown::Allow)),
-            error_denied: late("error_denied").expected(without_store == Some(OnStoreDown::Deny)),
+            banned: lazy("banned").expected(bans(limit)),
+            bypassed: lazy("bypassed"),
+            error_admitted: lazy("error_admitted").expected(without_store == Some(OnStoreDown::Allow)),
+            error_denied: lazy("error_denied").expected(without_store == Some(OnStoreDown::Deny)),
         }
     }
 
     pub(super) fn counts(&self) -> RequestTotals {
-        let late = |counter: &LazyMetric<HotCounter>| counter.made().map_or(0, HotCounter::get);
+        let lazy = |counter: &LazyMetric<HotCounter>| counter.made().map_or(0, HotCounter::get);
         RequestTotals {
             admitted: self.admitted.get(),
-            delayed: late(&self.delayed),
-            over: self.over.get().saturating_add(late(&self.banned)),
-            bypassed: late(&self.bypassed),
-            unknown: late(&self.error_admitted).saturating_add(late(&self.error_denied)),
+            delayed: lazy(&self.delayed),
+            over: self.over.get().saturating_add(lazy(&self.banned)),
+            bypassed: lazy(&self.bypassed),
+            unknown: lazy(&self.error_admitted).saturating_add(lazy(&self.error_denied)),
             ..RequestTotals::default()
         }
     }
