@@ -27,8 +27,8 @@ use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::{AccessLog, ListenerService, Ruleset};
 use crate::units::LimitKey;
 
-/// Decides whether a request may pass whose `body` follows its head, framed like this, and makes the request wait if it has
-/// to. `Err` is the response to a request that may not pass.
+/// Admits a request whose body may still be arriving. Waits until the request's turn comes. `framing` is the framing of
+/// `body`. `Err` is the response to a request that may not pass.
 pub async fn admit_incoming(
     context: &mut RequestContext,
     head: &Head<'_>,
@@ -42,7 +42,7 @@ pub async fn admit_incoming(
     charge_and_wait(context, &caller, head, resolved).await
 }
 
-/// Does the same for a request whose body is read already or out of sight.
+/// Admits a request whose body was read already, or cannot be read here.
 pub async fn admit(context: &mut RequestContext, head: &Head<'_>, body: BodySource<'_>) -> Result<(), Answer> {
     let (caller, resolved) = identify_and_resolve(context, head, body).await?;
     charge_and_wait(context, &caller, head, resolved).await
@@ -52,12 +52,12 @@ pub async fn admit(context: &mut RequestContext, head: &Head<'_>, body: BodySour
 struct ResolvedCharges {
     charges: Vec<Charge>,
     cost_meter: Option<Box<CostMeter>>,
-    /// The fields of its body, if a limit needs them; as long as they are awaited, the charges under such limits are missing.
+    /// The fields of the body, if a limit needs them. While they are awaited, `charges` lacks the charges under such limits.
     body: Option<BodyFields>,
 }
 
-/// Finds the route and the caller of a request, and its charges as far as they do not depend on a body that is still arriving.
-/// `Err` is the response to a request that may not pass.
+/// Finds the route and the caller, and computes the charges that do not depend on an awaited body. `Err` is the response to a
+/// request that may not pass.
 async fn identify_and_resolve(
     context: &mut RequestContext,
     head: &Head<'_>,
@@ -95,7 +95,7 @@ async fn identify_and_resolve(
     resolved
 }
 
-/// Checks the route, identifies the caller, and works out the charges. `Err` is the response to a request that may not pass.
+/// Checks the route, identifies the caller, and computes the charges. `Err` is the response to a request that may not pass.
 async fn resolve_charges(
     context: &mut RequestContext,
     active: &ActiveConfig,
@@ -115,7 +115,7 @@ async fn resolve_charges(
     };
     let resolved_charges = identity.and_then(|identity| {
         let caller = Caller::new(&active.ruleset, route, facts, identity);
-        let resolved_charges = resolve(context, active, route, facts, (&caller, body))?;
+        let resolved_charges = compute_charges(context, active, route, facts, (&caller, body))?;
         Ok((caller, resolved_charges))
     });
     match resolved_charges {
@@ -124,8 +124,8 @@ async fn resolve_charges(
     }
 }
 
-/// Checks the access of `caller`, and works out the charges of its request, which may depend on the node that it goes to.
-fn resolve(
+/// Checks the access of `caller`, and computes the charges of its request, which may depend on the node that it goes to.
+fn compute_charges(
     context: &mut RequestContext,
     active: &ActiveConfig,
     route: &Route,
@@ -170,13 +170,13 @@ fn resolve(
 }
 
 /// The facts about a request whose head is read.
-fn facts<'f>(context: &'f RequestContext, head: &Head<'f>) -> Result<Facts<'f>, Answer> {
+fn facts_of<'f>(context: &'f RequestContext, head: &Head<'f>) -> Result<Facts<'f>, Answer> {
     let target = context.target.as_ref().ok_or(Answer::Internal)?;
     Ok(head.facts(&context.active.ruleset.client_address, target))
 }
 
-/// Reads the body of a request as far as its limits need it, and works out all its charges; `head_charges` are those under the
-/// limits that do not depend on the body. Where the gateway has to wait for the body, these limits decide before.
+/// Reads the body as far as limits need it, then computes all charges. If the gateway has to wait for the body, it first makes
+/// `head_charges`, those under the limits that do not depend on the body.
 async fn resolve_with_body(
     context: &mut RequestContext,
     caller: &Caller,
@@ -194,7 +194,7 @@ async fn resolve_with_body(
     }
     failpoint("decide_by_body");
     let resolved = awaited.decide().map_err(Answer::Malformed).and_then(|fields| {
-        let facts = Facts { body: Some(&fields), ..facts(context, head)? };
+        let facts = Facts { body: Some(&fields), ..facts_of(context, head)? };
         let route = context.matched_route().ok_or(Answer::Internal)?;
         let mut resolved = caller.resolved(ruleset, route);
         resolved.upstream_node = context.attempts.node_name();
@@ -229,7 +229,7 @@ async fn charge_head_limits(
     charges: &[Charge],
 ) -> Result<(), Answer> {
     let (Some(route), false) = (context.route, charges.is_empty()) else { return Ok(()) };
-    let cost_meter = CostMeter::new(&context.active.ruleset, charges, &facts(context, head)?);
+    let cost_meter = CostMeter::new(&context.active.ruleset, charges, &facts_of(context, head)?);
     let charged = charging::charge_ahead(context, route, charges.to_vec(), cost_meter).await;
     if charged.is_err() {
         record_outcome(context, caller, head, None);
@@ -244,7 +244,7 @@ async fn charge_and_wait(
     head: &Head<'_>,
     ResolvedCharges { charges, cost_meter, body }: ResolvedCharges,
 ) -> Result<(), Answer> {
-    let turn = decide(context, charges, cost_meter).await;
+    let turn = charge_all_limits(context, charges, cost_meter).await;
     record_outcome(context, caller, head, body.as_ref().and_then(BodyFields::known));
     match turn? {
         Some(turn) => Box::pin(charging::wait_for(turn, context)).await,
@@ -252,7 +252,7 @@ async fn charge_and_wait(
     }
 }
 
-/// Records for operators the outcome of a request of `caller` that was not simply admitted.
+/// Records a request that was denied, delayed, or over a limit that let it pass.
 fn record_outcome(context: &RequestContext, caller: &Caller, head: &Head<'_>, body: Option<&RequestFields>) {
     if let (true, Some(route), Some(target)) = (denials::must_record(context), context.matched_route(), &context.target)
     {
@@ -263,7 +263,7 @@ fn record_outcome(context: &RequestContext, caller: &Caller, head: &Head<'_>, bo
 }
 
 /// Charges the request under all its limits, and counts the outcome.
-async fn decide(
+async fn charge_all_limits(
     context: &mut RequestContext,
     charges: Vec<Charge>,
     cost_meter: Option<Box<CostMeter>>,

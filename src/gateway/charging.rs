@@ -137,8 +137,8 @@ pub(super) async fn wait_for(
     Ok(())
 }
 
-/// Makes `charges`, all the charges of a request, if nothing has to be waited for and none of them is made yet; otherwise
-/// nothing.
+/// Charges the request in memory. `None`, with nothing charged, if Redis or another gateway has to be asked or if early charges
+/// exist.
 fn charge_in_memory(context: &RequestContext, charges: &mut [Charge], now: Nanos) -> Option<Receipt> {
     let is_first = context.charges.is_empty();
     is_first.then(|| context.gateway.store.charge_in_memory(&context.active.binding, charges, now))?
