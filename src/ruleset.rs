@@ -303,11 +303,11 @@ pub enum Jitter {
 impl Jitter {
     /// `time` plus `roll` / 2^32 of the most that may be added.
     pub fn spread(self, time: Nanos, roll: u32) -> Nanos {
-        let most = match self {
+        let max = match self {
             Self::Share(share) => share.of(time.get()),
-            Self::Time(most) => most.get(),
+            Self::Time(max) => max.get(),
         };
-        let added = u128::from(most).saturating_mul(u128::from(roll)) >> u32::BITS;
+        let added = u128::from(max).saturating_mul(u128::from(roll)) >> u32::BITS;
         time.saturating_add(Nanos::new(u64::try_from(added).unwrap_or(u64::MAX)))
     }
 }
@@ -385,7 +385,7 @@ impl MinBodyRate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionBounds {
     /// The most connections in total; `None` for as many as there are file descriptors for.
-    pub most: Option<usize>,
+    pub max: Option<usize>,
     /// The most connections of one client, as limits count clients; `None` for any number.
     pub per_client: Option<usize>,
     /// How long a connection may be idle between two requests.
@@ -399,12 +399,12 @@ mod tests {
     #[test]
     fn times_are_spread_from_what_they_are_to_the_most() {
         let hour = Nanos::from_secs(3600);
-        let most = [(Jitter::Share(Share(100_000)), 360), (Jitter::Time(Nanos::from_secs(5)), 5)];
-        for (jitter, most) in most {
+        let jitters = [(Jitter::Share(Share(100_000)), 360), (Jitter::Time(Nanos::from_secs(5)), 5)];
+        for (jitter, max) in jitters {
             assert_eq!(jitter.spread(hour, 0), hour);
             let latest = jitter.spread(hour, u32::MAX);
-            assert!(latest < Nanos::from_secs(3600 + most) && latest > Nanos::from_secs(3599 + most), "{latest}");
-            assert_eq!(jitter.spread(hour, 1 << 31), hour.saturating_add(Nanos::new(most * 500_000_000)));
+            assert!(latest < Nanos::from_secs(3600 + max) && latest > Nanos::from_secs(3599 + max), "{latest}");
+            assert_eq!(jitter.spread(hour, 1 << 31), hour.saturating_add(Nanos::new(max * 500_000_000)));
         }
         assert_eq!(Jitter::Time(Nanos::MAX).spread(Nanos::MAX, u32::MAX), Nanos::MAX);
     }

@@ -315,7 +315,7 @@ mod tests {
     use crate::telemetry::offenders::{LimitedKey, Offender};
 
     #[test]
-    fn who_is_denied_most_takes_the_place_of_who_was_before() {
+    fn the_keys_denied_most_take_the_place_of_earlier_ones() {
         let telemetry = Telemetry::new().unwrap();
         let offender = |customer: &str, denied| Offender {
             subject: Arc::new(LimitedKey {

@@ -79,7 +79,7 @@ pub enum InvalidTemplate {
 }
 
 /// The most steps of one rendering, so that a template with long loops fails.
-const MOST_STEPS: u64 = 10_000;
+const MAX_STEPS: u64 = 10_000;
 
 /// Stands for a missing value in JSON until [`fill_missing`]; no JSON has this character.
 const MISSING: &str = "\0";
@@ -97,7 +97,7 @@ impl Template {
         syntax.keep_trailing_newline(true);
         environment.set_syntax(syntax.build().map_err(|error| InvalidTemplate::Syntax(description(&error)))?);
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_fuel(Some(MOST_STEPS));
+        environment.set_fuel(Some(MAX_STEPS));
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_formatter(move |out, _: &mut State<'_, '_>, value| write_value(out, value, kind));
         let text: Arc<str> = source.as_str().into();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_nothing_or_null() {
+    fn a_missing_value_is_nothing_or_null() {
         assert_eq!(rendered("<{{ plan }}{{ retry_after }}>", TextKind::Plain, 1), "<>");
         assert_eq!(rendered("{% if plan %}on {{ plan }}{% else %}none{% endif %}", TextKind::Html, 1), "none");
         assert_eq!(rendered("{\"wait\": {{ retry_after }}}", TextKind::Json, 1), "{\"wait\": null}");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_empty_inside_a_string_of_json() {
+    fn a_missing_value_is_empty_inside_a_string_of_json() {
         let source =
             r#"{"who": "{{ customer }}", "plan": "on {{ plan }}", "say": "\"{{ customer }}\"", "wait": {{ window }}}"#;
         let empty = r#"{"who": "", "plan": "on ", "say": "\"\"", "wait": null}"#;
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_or_is_not_known_is_refused() {
+    fn a_template_that_fails_or_uses_unknown_names_is_refused() {
         assert_eq!(invalid("{{ retry_afer }}", TextKind::Plain), InvalidTemplate::Unknown("retry_afer".to_owned()));
         assert_eq!(
             invalid("{% if false %}{{ x }}{% endif %}", TextKind::Plain),

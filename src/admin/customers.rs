@@ -139,7 +139,7 @@ impl Admin {
             let value = percent_decode_str(value).decode_utf8_lossy();
             match (name, value.parse()) {
                 ("after", _) => after = value.into_owned(),
-                ("limit", Ok(most)) if (1..=LISTED.1).contains(&most) => limit = most,
+                ("limit", Ok(max)) if (1..=LISTED.1).contains(&max) => limit = max,
                 _ => {
                     let message = format!("a list takes `after=NAME` and `limit=N`, 1 to {}", LISTED.1);
                     return failure(StatusCode::BAD_REQUEST, &message);

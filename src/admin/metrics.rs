@@ -42,10 +42,10 @@ pub(super) fn samples(admin: &Admin) -> Samples {
     }
     push_certificates(&active, &mut samples);
     samples.push_count(&names::DIRECTORY_REFUSED_ROWS, &[], active.directory.refused_rows());
-    let most = admin.records.access.top_denied_metrics();
-    if most > 0 {
+    let max = admin.records.access.top_denied_metrics();
+    if max > 0 {
         let top = gateway.denial_recorder.offenders.of_last_minute(gateway.clock.now());
-        samples.push_top_denied(top.offenders.iter().take(most));
+        samples.push_top_denied(top.offenders.iter().take(max));
     }
     if let Some(shared) = gateway.store.shared() {
         push_store(&shared.report(), &mut samples);

@@ -78,9 +78,9 @@ impl ReloadAttempt {
         !matches!(self.outcome, ReloadOutcome::Refused { .. })
     }
 
-    /// As `/status` and `/-/reload` show it, with at most `most` lines of each kind.
-    fn to_json(&self, most: usize) -> Value {
-        let shown = |lines: &[String]| lines.iter().take(most).cloned().collect::<Vec<_>>();
+    /// As `/status` and `/-/reload` show it, with at most `max_lines` lines of each kind.
+    fn to_json(&self, max_lines: usize) -> Value {
+        let shown = |lines: &[String]| lines.iter().take(max_lines).cloned().collect::<Vec<_>>();
         let mut value = json!({
             "trigger": self.trigger.as_str(),
             "timestamp_seconds": self.at.as_secs_f64(),

@@ -275,7 +275,7 @@ fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
         has_sample: false,
     };
     let room = FdBudget::within(limit, needs);
-    let most = loaded.ruleset.connections.most.filter(|most| *most > room.clients)?;
+    let most = loaded.ruleset.connections.max.filter(|most| *most > room.clients)?;
     let place = Place { file: file.into(), mark: None, path: "connections.max".to_owned() };
     let warning = Problem::warning(place, "is more than there are descriptors for, upstreams counted in");
     let expected = format!("at most {}, as a process may have {limit} descriptors here", room.clients);

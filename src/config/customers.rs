@@ -11,7 +11,7 @@ use crate::config::scalar::invalid;
 use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, DIRECTORY_POSTGRES, GROUPS, PLAN_FROM};
 use crate::config::store::{ClientTls, client_tls};
 use crate::config::values::NamedFile;
-use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
+use crate::ruleset::groups::{COLUMNS, MAX_LEVELS};
 use crate::ruleset::{CustomerRules, PlanHeader, PlanId, UnknownCredential};
 use crate::units::Nanos;
 
@@ -162,8 +162,8 @@ pub(super) fn levels(top: &Section<'_>) -> Names {
             name => drop(names.define(name, item, item.place())),
         }
     }
-    if items.len() > MOST_LEVELS {
-        let problem = field.key_error(format!("has more than {MOST_LEVELS} levels"));
+    if items.len() > MAX_LEVELS {
+        let problem = field.key_error(format!("has more than {MAX_LEVELS} levels"));
         field.findings().add(problem.found(format!("{} levels", items.len())));
     }
     names

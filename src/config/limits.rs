@@ -191,8 +191,8 @@ fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
 fn longest_text(route: &Route, limits: &[Limit]) -> usize {
     let reads_documents = |limit: &Limit| matches!(limit.cost, CostRule::GraphQl(_));
     match route.limits.iter().filter_map(|id| limits.get(id.0)).any(reads_documents) {
-        true => graphql::LONGEST,
-        false => request_field::LONGEST_KEY,
+        true => graphql::MAX_DOCUMENT_LENGTH,
+        false => request_field::MAX_KEY_LENGTH,
     }
 }
 

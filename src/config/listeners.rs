@@ -197,7 +197,7 @@ fn serves(section: &Section<'_>) -> Option<ListenerService> {
 pub(super) fn bounds(top: &Section<'_>) -> ConnectionBounds {
     let section = top.below("connections", &CONNECTIONS);
     ConnectionBounds {
-        most: section.optional("max", Field::whole),
+        max: section.optional("max", Field::whole),
         per_client: section.optional("max_per_client", Field::whole),
         idle: section.duration("idle"),
     }

@@ -118,7 +118,7 @@ impl<'a> Field<'a> {
             let path: Vec<String> = text.split('.').map(str::to_owned).collect();
             match path.len() {
                 _ if path.iter().any(String::is_empty) => Err(invalid("has an empty name")),
-                0..=FieldPath::MOST_NAMES => Ok(FieldPath(path)),
+                0..=FieldPath::MAX_NAMES => Ok(FieldPath(path)),
                 _ => Err(invalid("has more than 16 names")),
             }
         })
@@ -253,7 +253,7 @@ pub(super) fn check_socket_path(path: &str) -> Result<(), InvalidValue> {
     match path {
         path if !path.starts_with('/') => Err(invalid("does not begin with a slash after `unix:`")),
         path if path.ends_with('/') => Err(invalid("is the path of a folder")),
-        path if path.len() > SocketPath::LONGEST => {
+        path if path.len() > SocketPath::MAX_LENGTH => {
             Err(invalid("is longer than the path of a socket may be (107 bytes)"))
         }
         path if path.contains('\0') => Err(invalid("holds a zero byte")),

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use crate::clock::Clock;
 use crate::customers::Customer;
 use crate::customers::directory::{GroupNames, GroupTable, Hashes, KeyedHash, is_name};
-use crate::ruleset::groups::{Groups, MOST_LEVELS};
+use crate::ruleset::groups::{Groups, MAX_LEVELS};
 use crate::ruleset::{JwtRules, PlanId, key};
 use crate::units::Nanos;
 
@@ -228,7 +228,7 @@ impl TokenVerifier {
 
     /// The groups that the claims name. A token may name groups that no file lists. Errors: also a claim that is no text.
     fn groups_of(&self, claims: &Claims) -> Result<Option<Arc<Groups>>, TokenFault> {
-        let mut texts: [Cow<'_, str>; MOST_LEVELS] = Default::default();
+        let mut texts: [Cow<'_, str>; MAX_LEVELS] = Default::default();
         for (position, claim) in &self.rules.group_claims {
             let named = claims.find(claim).filter(|named| !named.is_null());
             if let (Some(place), Some(named)) = (texts.get_mut(*position), named) {

@@ -182,7 +182,7 @@ fn connection_settings(ruleset: &Ruleset) -> ConnectionSettings {
         head_timeout: head.timeout,
         max_list: u32::try_from(list).unwrap_or(u32::MAX),
         idle: connections.idle,
-        max_connections: connections.most,
+        max_connections: connections.max,
         max_per_client: connections.per_client,
         prefixes: ruleset.client_address.prefixes,
     }

@@ -44,10 +44,12 @@ impl Caller {
 
     /// Checks whether anyone may make a request for `route`. `Err` is the response that the request gets instead.
     pub fn check_before_identification(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
-        match () {
-            () if ruleset.denies_address_access(route, facts.address) => Err(Answer::AccessDenied),
-            () if ruleset.answers_preflight(route, facts) => Err(Answer::Preflight),
-            () => Ok(()),
+        if ruleset.denies_address_access(route, facts.address) {
+            Err(Answer::AccessDenied)
+        } else if ruleset.answers_preflight(route, facts) {
+            Err(Answer::Preflight)
+        } else {
+            Ok(())
         }
     }
 
@@ -130,11 +132,14 @@ impl Caller {
 
 /// Checks whether anyone may send a request with such a path, values and `body` to `route`.
 pub fn check_route(route: &Route, has_parameters: bool, body: BodySource<'_>, facts: &Facts<'_>) -> Result<(), Answer> {
-    match () {
-        () if has_parameters && !route.path_parameters => Err(PATH_PARAMETERS),
-        () if route.is_contested_by(facts) => Err(CONTESTED),
-        () if route.max_request_body.is_some_and(|max| body.is_longer_than(max, facts)) => Err(Answer::BodyTooLarge),
-        () => Ok(()),
+    if has_parameters && !route.path_parameters {
+        Err(PATH_PARAMETERS)
+    } else if route.is_contested_by(facts) {
+        Err(CONTESTED)
+    } else if route.max_request_body.is_some_and(|max| body.is_longer_than(max, facts)) {
+        Err(Answer::BodyTooLarge)
+    } else {
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads fields out of JSON in one pass, without storing it: numbers in a response, texts or numbers in a request body.
 
 use crate::ruleset::cost::{ReportedCost, WeightedField};
-use crate::ruleset::request_field::LONGEST_KEY;
+use crate::ruleset::request_field::MAX_KEY_LENGTH;
 use crate::ruleset::tokens::tokens;
 
 mod json;
@@ -41,7 +41,7 @@ const DATA: &[u8] = b"data:";
 impl FieldReader {
     /// Creates a reader of JSON documents, one after the other, that looks for `fields` fields.
     pub fn of_json(fields: usize) -> Self {
-        Self { json: Json::new(ParseMode::Lenient, fields, LONGEST_KEY), line: None, after_return: false }
+        Self { json: Json::new(ParseMode::Lenient, fields, MAX_KEY_LENGTH), line: None, after_return: false }
     }
 
     /// Creates a reader of the JSON documents that are the data of events (`text/event-stream`).

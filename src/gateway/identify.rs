@@ -120,10 +120,12 @@ fn anonymous(rules: &CustomerRules) -> Result<Identity, Answer> {
 /// The customer of a credential, if the directory has one that is not suspended and whose credential has not expired.
 fn in_force(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Answer> {
     let customer = customer.ok_or(Answer::CredentialUnknown)?;
-    match () {
-        () if !customer.is_valid_at(now) => Err(Answer::CredentialExpired(Arc::clone(&customer.name))),
-        () if customer.suspended => Err(Answer::Suspended(Arc::clone(&customer.name))),
-        () => Ok(Identity::Directory(customer)),
+    if !customer.is_valid_at(now) {
+        Err(Answer::CredentialExpired(Arc::clone(&customer.name)))
+    } else if customer.suspended {
+        Err(Answer::Suspended(Arc::clone(&customer.name)))
+    } else {
+        Ok(Identity::Directory(customer))
     }
 }
 

@@ -262,12 +262,12 @@ impl KeyQuestion {
     }
 
     fn limit(&self, ruleset: &Ruleset) -> Result<LimitId, KeyQuestionError> {
-        const MOST_NAMED: usize = 20;
+        const MAX_NAMED: usize = 20;
         let limits = &ruleset.limits;
         let found = limits.iter().position(|limit| limit.name == self.limit && limit.candidate_of.is_none());
         found.map(LimitId).ok_or_else(|| {
             let names = limits.iter().filter(|limit| limit.candidate_of.is_none()).map(|limit| limit.name.as_str());
-            let some: Vec<&str> = names.take(MOST_NAMED).collect();
+            let some: Vec<&str> = names.take(MAX_NAMED).collect();
             let known = match some.as_slice() {
                 [] => "there are none".to_owned(),
                 some => format!("there are: {}", some.join(", ")),

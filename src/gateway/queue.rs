@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_keeps_its_place_when_the_limit_changes() {
+    fn a_waiting_request_keeps_its_place_when_the_limit_changes() {
         let before = queue(Some(2), None);
         let first = before.enter(Nanos::new(10)).unwrap();
         let after = queue(Some(1), Some(&before));

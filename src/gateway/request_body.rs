@@ -87,8 +87,8 @@ fn with_advance(context: &RequestContext, due: &PartCharges) -> Option<PartCharg
         let measurement = cost_meter.measurements.get(*index)?;
         let body = measurement.body.as_ref().filter(|_| charge.enforcement.enforces)?;
         let left = context.verdict.standings.get(measurement.position)?.headroom.remaining.unwrap_or(u64::MAX);
-        let most = MAX_ADVANCE_BYTES.checked_div(body.bytes_per_token)?.min(left.saturating_sub(charge.cost) / 2);
-        Some(body.charged.min(most))
+        let max = MAX_ADVANCE_BYTES.checked_div(body.bytes_per_token)?.min(left.saturating_sub(charge.cost) / 2);
+        Some(body.charged.min(max))
     };
     let (mut part, mut is_more) = (due.clone(), false);
     for (index, charge) in part.indices.iter().zip(&mut part.charges) {

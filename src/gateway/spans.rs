@@ -53,11 +53,11 @@ impl Spans {
     /// The number of spans at which the sender stops waiting for more.
     pub const BATCH_SIZE: usize = 512;
 
-    /// Adds a span. `false`: `most` spans are waiting already, and this one is lost.
-    pub fn add(&self, span: EndedSpan, most: usize) -> bool {
+    /// Adds a span. `false`: `max_waiting` spans are waiting already, and this one is lost.
+    pub fn add(&self, span: EndedSpan, max_waiting: usize) -> bool {
         let waiting = {
             let mut waiting = self.waiting.lock();
-            if waiting.len() >= most {
+            if waiting.len() >= max_waiting {
                 return false;
             }
             waiting.push_back(Arc::new(span));
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn the_oldest_stay_until_they_are_removed_and_the_newest_find_no_room() {
         let spans = Spans::default();
-        let most = Spans::BATCH_SIZE + 2;
-        for began in 1..=most {
-            assert!(spans.add(span(began as u64), most));
+        let max_waiting = Spans::BATCH_SIZE + 2;
+        for began in 1..=max_waiting {
+            assert!(spans.add(span(began as u64), max_waiting));
         }
-        assert!(!spans.add(span(0), most));
+        assert!(!spans.add(span(0), max_waiting));
         for _ in 0..2 {
             let oldest = spans.oldest();
             assert_eq!((oldest.len(), oldest[0].began), (Spans::BATCH_SIZE, Nanos::new(1)));
@@ -124,6 +124,6 @@ mod tests {
         spans.remove(Spans::BATCH_SIZE);
         assert_eq!(spans.oldest().len(), 2);
         spans.remove(3);
-        assert!(spans.is_empty() && spans.add(span(9), most));
+        assert!(spans.is_empty() && spans.add(span(9), max_waiting));
     }
 }

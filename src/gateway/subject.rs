@@ -12,7 +12,7 @@ use crate::telemetry::offenders::LimitedKey;
 use crate::units::LimitKey;
 
 /// The maximum length of a value; longer ones are cut, because clients choose some of them.
-const LONGEST: usize = 100;
+const MAX_VALUE_LENGTH: usize = 100;
 
 /// The identifier of a charge's bucket. The overflow buckets, which new keys share, have one key under all limits, so the
 /// limit's name identifies them.
@@ -63,8 +63,8 @@ pub(super) fn shared_because<'l, 'v>(
 }
 
 fn cut(value: String) -> String {
-    match value.char_indices().nth(LONGEST) {
-        Some(_) => value.chars().take(LONGEST).chain(['.', '.', '.']).collect(),
+    match value.char_indices().nth(MAX_VALUE_LENGTH) {
+        Some(_) => value.chars().take(MAX_VALUE_LENGTH).chain(['.', '.', '.']).collect(),
         None => value,
     }
 }

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_node_outlives_a_change_of_its_upstream() {
+    fn the_state_of_a_node_outlives_a_change_of_its_upstream() {
         let before = Arc::new(pool(Balance::LeastRequests));
         set_health(&before, 0, false);
         let held = before.choose(&[instance(&before, 0), instance(&before, 1)], None, NOW).unwrap();

@@ -69,25 +69,25 @@ impl CustomerSums {
         self.0.iter().flat_map(|(customer, sums)| sums.iter().map(move |sum| (customer, sum)))
     }
 
-    /// Adds the usage of `customer`. Returns whether there was room for it: there are at most `most` customers.
-    fn add(&mut self, customer: &Arc<str>, used: &UsageDelta<'_>, most: usize) -> bool {
+    /// Adds the usage of `customer`. Returns whether there was room for it: there are at most `max_customers` customers.
+    fn add(&mut self, customer: &Arc<str>, used: &UsageDelta<'_>, max_customers: usize) -> bool {
         if let Some(sums) = self.0.get_mut(customer) {
             used.add_to(sums);
             return true;
         }
-        let has_room = self.0.len() < most;
+        let has_room = self.0.len() < max_customers;
         if has_room {
             used.add_to(self.0.entry(Arc::clone(customer)).or_default());
         }
         has_room
     }
 
-    /// Adds `others`. Returns the number of their sums that found no room: there are at most `most` customers.
-    pub fn merge(&mut self, others: Self, most: usize) -> usize {
+    /// Adds `others`. Returns the number of their sums that found no room: there are at most `max_customers` customers.
+    pub fn merge(&mut self, others: Self, max_customers: usize) -> usize {
         let mut lost: usize = 0;
         for (customer, sums) in others.0 {
             for sum in &sums {
-                let has_room = self.add(&customer, &UsageDelta::from(sum), most);
+                let has_room = self.add(&customer, &UsageDelta::from(sum), max_customers);
                 lost = lost.saturating_add(usize::from(!has_room));
             }
         }

@@ -47,8 +47,8 @@ impl CommonReader {
             let referer = rest.strip_prefix(b"\"").and_then(quoted);
             let agent = referer.and_then(|(_, rest)| quoted(rest.strip_prefix(b" \"")?));
             let values = [(wanted.referer, referer), (wanted.user_agent, agent)];
-            let told = values.into_iter().filter_map(|(place, value)| Some((place?, unless_dash(value?.0)?)));
-            record.headers.extend(told.map(|(place, value)| (place, unescaped_text(value))));
+            let present = values.into_iter().filter_map(|(place, value)| Some((place?, unless_dash(value?.0)?)));
+            record.headers.extend(present.map(|(place, value)| (place, unescaped_text(value))));
         }
         Ok(record)
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_does_not_tell_is_left_open() {
+    fn a_field_that_a_line_lacks_is_left_open() {
         let record = read(r#"::1 - - [10/Oct/2000:13:55:36 -0700] "-" 408 - "-" "-""#).unwrap();
         assert_eq!((record.customer, record.method, record.target), (None, None, None));
         assert_eq!((record.status, record.response_bytes), (Some(408), None));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_line_is_told() {
+    fn a_line_of_another_form_is_an_error() {
         assert_eq!(read("error: no space left"), Err(Unreadable::Format));
         assert_eq!(read(&COMBINED.replace("Oct", "Okt")), Err(Unreadable::Time));
         for cut in 0..60 {

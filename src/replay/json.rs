@@ -220,8 +220,8 @@ impl Fields {
     fn finish(self) -> Result<Record, Unreadable> {
         let mut record = self.record;
         let began = self.began.filter(|_| record.took.is_some());
-        let told = || self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time);
-        let stamp = began.map_or_else(told, Ok)?;
+        let logged = || self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time);
+        let stamp = began.map_or_else(logged, Ok)?;
         (record.logged, record.is_start) = (stamp.time, began.is_some());
         record.within_second = stamp.is_whole_second.then_some(Nanos::ZERO);
         if let Some((method, target)) = self.request_line.as_ref().and_then(|line| request_line(line.as_bytes())) {

@@ -37,8 +37,8 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: ReorderStats, wanted: &
         ));
     }
     let readable = player.lines.all.saturating_sub(player.lines.unreadable);
-    for (name, told) in wanted.headers.iter().zip(&player.lines.header_counts) {
-        if *told == 0 && readable > 0 && wanted.rule_headers.contains(name) {
+    for (name, count) in wanted.headers.iter().zip(&player.lines.header_counts) {
+        if *count == 0 && readable > 0 && wanted.rule_headers.contains(name) {
             notes.push(format!(
                 "no line tells the header {name}, which the rules ask for (--field header.{name}=PATH says where it is)"
             ));

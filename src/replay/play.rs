@@ -76,11 +76,11 @@ impl SecondPlacement {
         match record.within_second.filter(|_| self == Self::Best && !is_late) {
             None => ArrivalSpan { earliest: at, latest: at, is_late },
             Some(within) => {
-                let most = Nanos::new(Nanos::SECOND.get() - 1);
+                let max = Nanos::new(Nanos::SECOND.get() - 1);
                 let (before, after) = match record.took {
-                    None => (within, most.saturating_sub(within)),
+                    None => (within, max.saturating_sub(within)),
                     // requests that took different times may have come in another order: the span is that of any place
-                    Some(_) => (most, most),
+                    Some(_) => (max, max),
                 };
                 ArrivalSpan { earliest: at.saturating_sub(before), latest: at.saturating_add(after), is_late }
             }
@@ -151,13 +151,13 @@ impl<W: Write> Player<W> {
             let (one, other) = (groups[neighbours[0].0], groups[neighbours[1].0]);
             groups.iter_mut().filter(|group| **group == other).for_each(|group| *group = one);
         }
-        let mut most = vec![0; groups.len()];
+        let mut denied = vec![0; groups.len()];
         for (group, (limit, tally)) in groups.into_iter().zip(ruleset.limits.iter().zip(&self.side.tally.limits)) {
             if limit.enforces() {
-                most[group] = tally.plans.iter().map(|plan| plan.denied).sum::<u64>().max(most[group]);
+                denied[group] = tally.plans.iter().map(|plan| plan.denied).sum::<u64>().max(denied[group]);
             }
         }
-        most.into_iter().sum()
+        denied.into_iter().sum()
     }
 
     /// Plays one line.
@@ -181,8 +181,8 @@ impl<W: Write> Player<W> {
         self.lines.whole_seconds += u64::from(record.within_second.is_some());
         self.lines.too_many += u64::from(record.status == Some(TOO_MANY));
         for (position, _) in &record.headers {
-            if let Some(told) = self.lines.header_counts.get_mut(*position) {
-                *told += 1;
+            if let Some(count) = self.lines.header_counts.get_mut(*position) {
+                *count += 1;
             }
         }
         let is_wanted = self.decisions.is_some() || self.against.is_some();

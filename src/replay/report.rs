@@ -147,21 +147,21 @@ pub struct OneSidedDenials {
 }
 
 impl CompleteReport {
-    /// The report, with at most `most` keys for each limit. `best` played the same lines with `SecondPlacement::Best`.
+    /// The report, with at most `max_keys` keys for each limit. `best` played the same lines with `SecondPlacement::Best`.
     pub fn new<W: Write>(
         player: &Player<W>,
         best: Option<&Player<W>>,
         names: Vec<String>,
         disorder: ReorderStats,
         wanted: &WantedFields,
-        most: usize,
+        max_keys: usize,
     ) -> Self {
         let lines = &player.lines;
         let place = |spot: &LogPosition| format!("{}:{}", names.get(spot.log).map_or("", String::as_str), spot.line);
         let against = player.against.as_ref();
         let comparison = against.map(|(other, comparison)| {
             let rulesets = [&player.side, other].map(|side| &side.replayer.rules().ruleset);
-            Difference::of(comparison, rulesets, most, place)
+            Difference::of(comparison, rulesets, max_keys, place)
         });
         Self {
             lines: lines.all,
@@ -177,8 +177,8 @@ impl CompleteReport {
             }),
             answered_429: lines.too_many,
             notes: notes::of(player, disorder, wanted),
-            rules: ReplayReport::of(&player.side, most),
-            against: against.map(|(side, _)| ReplayReport::of(side, most)),
+            rules: ReplayReport::of(&player.side, max_keys),
+            against: against.map(|(side, _)| ReplayReport::of(side, max_keys)),
             comparison,
             logs: names,
         }
@@ -193,7 +193,7 @@ impl CompleteReport {
 }
 
 impl ReplayReport {
-    fn of(side: &RulesetRun, most: usize) -> Self {
+    fn of(side: &RulesetRun, max_keys: usize) -> Self {
         let ruleset = &side.replayer.rules().ruleset;
         let limits = ruleset.limits.iter().zip(&side.tally.limits);
         let routes = ruleset.matcher.routes().iter().zip(&side.tally.routes);
@@ -202,14 +202,14 @@ impl ReplayReport {
             all: side.tally.all.clone(),
             decisions: side.tally.outcome_counts(),
             refused: side.tally.refused.clone(),
-            limits: limits.map(|(limit, tally)| LimitReport::of(ruleset, limit, tally, most)).collect(),
+            limits: limits.map(|(limit, tally)| LimitReport::of(ruleset, limit, tally, max_keys)).collect(),
             routes: routes.map(|(route, count)| OfRoute { route: route.name.clone(), counts: count.clone() }).collect(),
         }
     }
 }
 
 impl LimitReport {
-    fn of(ruleset: &Ruleset, limit: &Limit, tally: &LimitTally, most: usize) -> Self {
+    fn of(ruleset: &Ruleset, limit: &Limit, tally: &LimitTally, max_keys: usize) -> Self {
         let plans = tally.plans.iter().enumerate().filter(|(_, count)| count.offered > 0);
         let plans = plans.map(|(position, count)| {
             let plan = position.checked_sub(1).map(PlanId);
@@ -228,7 +228,7 @@ impl LimitReport {
             delayed: tally.delayed,
             plans: plans.collect(),
             denied_keys: tally.top.keys(),
-            top: tally.top.first(most),
+            top: tally.top.first(max_keys),
         }
     }
 }
@@ -248,14 +248,14 @@ impl Difference {
     fn of(
         comparison: &Comparison,
         [first, second]: [&Ruleset; 2],
-        most: usize,
+        max_keys: usize,
         place: impl Fn(&LogPosition) -> String,
     ) -> Self {
         let side = |differing: &DifferingRequests, ruleset: &Ruleset| OneSidedDenials {
             first: differing.count.first,
             last: differing.count.last,
             worst_minute: differing.count.worst(),
-            top: differing.top.first(most),
+            top: differing.top.first(max_keys),
             examples: differing
                 .shown
                 .iter()

@@ -87,8 +87,8 @@ impl CallerFinder {
         if let Ok(Some(customer)) = rules.directory.named(name) {
             return Ok(identified(Identity::Directory(customer)));
         }
-        let told = record.plan.as_deref().and_then(|plan| self.plans.get(plan)).copied();
-        let Some(plan) = told.or(rules.default_plan) else {
+        let named = record.plan.as_deref().and_then(|plan| self.plans.get(plan)).copied();
+        let Some(plan) = named.or(rules.default_plan) else {
             missing_inputs.customers += 1;
             return identify::apply_unknown_rule(asked, Err(Answer::CredentialUnknown)).map(identified);
         };

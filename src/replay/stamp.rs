@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn a_text_that_is_no_time_is_refused() {
         for text in ["", "30/Feb/2000:13:55:36 -0700", "10/Okt/2000:13:55:36 -0700", "10/Oct/2000:24:00:00 +0000", "-"]
         {
             assert_eq!(common(text.as_bytes()), None, "{text}");

@@ -19,8 +19,8 @@ use crate::simulation::series::{Bin, Series};
 use crate::units::{Cost, Nanos};
 
 /// The most first segments of paths without a route that are counted, and the characters of each.
-const MOST_SEGMENTS: usize = 4096;
-const LONGEST_SEGMENT: usize = 40;
+const MAX_SEGMENTS: usize = 4096;
+const MAX_SEGMENT_LENGTH: usize = 40;
 
 const MINUTE: u64 = 60 * Nanos::SECOND.get();
 
@@ -211,8 +211,8 @@ impl Tally {
         let skipped = if target.starts_with('/') { 0 } else { 3 };
         let mut parts = target.trim_start_matches('/').split(['/', '?']).skip(skipped);
         let first = parts.next().unwrap_or_default();
-        let first = format!("/{}", first.escape_debug().take(LONGEST_SEGMENT).collect::<String>());
-        if self.unrouted.len() < MOST_SEGMENTS || self.unrouted.contains_key(&first) {
+        let first = format!("/{}", first.escape_debug().take(MAX_SEGMENT_LENGTH).collect::<String>());
+        if self.unrouted.len() < MAX_SEGMENTS || self.unrouted.contains_key(&first) {
             *self.unrouted.entry(first).or_default() += 1;
         }
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::units::{LimitKey, Nanos};
 
 /// Twice as many keys as this make [`TopKeys`] forget all but this many.
-const MOST: usize = 4096;
+const MAX_KEYS: usize = 4096;
 
 /// Counts of keys.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,7 @@ impl TopKeys {
         let entry = self.entries.entry(key).or_insert_with(new);
         entry.count += 1;
         entry.last = now;
-        if self.entries.len() >= 2 * MOST {
+        if self.entries.len() >= 2 * MAX_KEYS {
             self.forget();
         }
     }
@@ -79,13 +79,13 @@ impl TopKeys {
     fn forget(&mut self) {
         let mut counts: Vec<u64> = self.entries.values().map(|entry| entry.count).collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
-        let Some(least) = counts.get(MOST).copied() else { return };
+        let Some(least) = counts.get(MAX_KEYS).copied() else { return };
         self.floor = self.floor.max(least);
         self.entries.retain(|_, entry| entry.count > least);
     }
 
-    /// The keys with the highest counts, at most `most`.
-    pub fn first(&self, most: usize) -> Vec<DeniedKey> {
+    /// The keys with the highest counts, at most `max` of them.
+    pub fn first(&self, max: usize) -> Vec<DeniedKey> {
         let denied = |entry: &Entry| DeniedKey {
             who: entry.who.clone(),
             denied: entry.count,
@@ -95,7 +95,7 @@ impl TopKeys {
         };
         let mut all: Vec<&Entry> = self.entries.values().collect();
         all.sort_unstable_by(|a, b| b.count.cmp(&a.count).then_with(|| a.who.cmp(&b.who)));
-        all.into_iter().take(most).map(denied).collect()
+        all.into_iter().take(max).map(denied).collect()
     }
 
     /// The number of keys; `None` if some were forgotten.
@@ -137,7 +137,7 @@ mod tests {
             let key = if random >> 63 == 0 { wide } else { wide % 10 };
             *real.entry(key).or_default() += 1;
             count(&mut top, key);
-            assert!(top.entries.len() < 2 * MOST);
+            assert!(top.entries.len() < 2 * MAX_KEYS);
         }
         assert_eq!(top.keys(), None);
         let first = top.first(10);

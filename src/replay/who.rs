@@ -7,7 +7,7 @@ use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, Resolved, Value};
 use crate::ruleset::limit::Limit;
 
 /// The longest value that is shown whole, in characters.
-const LONGEST: usize = 80;
+const MAX_VALUE_LENGTH: usize = 80;
 
 /// The key of a charge under `limit` in words: its parts with commas between them. Where a part may be a credential, a
 /// fingerprint stands for it.
@@ -68,7 +68,7 @@ fn shown(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(text.len());
     for (count, c) in text.chars().enumerate() {
         match c {
-            _ if count == LONGEST => {
+            _ if count == MAX_VALUE_LENGTH => {
                 shown.push('…');
                 break;
             }

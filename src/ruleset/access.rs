@@ -118,13 +118,18 @@ impl Bypass {
 
     /// The reason why a request of `customer` is exempt; `None` if it is not.
     pub fn exemption(&self, facts: &Facts<'_>, customer: Option<&str>) -> Option<Exemption> {
-        match () {
-            () if self.callers.hold_address(facts.address) => Some(Exemption::Address),
-            () if self.callers.hold_customer(customer) => Some(Exemption::Customer),
-            () if self.methods.iter().any(|method| method == facts.method) => Some(Exemption::Method),
-            () if self.paths.iter().any(|path| path.matches(facts.path)) => Some(Exemption::Path),
-            () if self.covers_preflight(facts) => Some(Exemption::Preflight),
-            () => None,
+        if self.callers.hold_address(facts.address) {
+            Some(Exemption::Address)
+        } else if self.callers.hold_customer(customer) {
+            Some(Exemption::Customer)
+        } else if self.methods.iter().any(|method| method == facts.method) {
+            Some(Exemption::Method)
+        } else if self.paths.iter().any(|path| path.matches(facts.path)) {
+            Some(Exemption::Path)
+        } else if self.covers_preflight(facts) {
+            Some(Exemption::Preflight)
+        } else {
+            None
         }
     }
 
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_denied_is_kept_out_even_if_allowed() {
+    fn a_denied_caller_is_kept_out_even_if_allowed() {
         let access = Access { allow: Some(callers(&["10.0.0.0/8"], &["acme"])), deny: callers(&["10.1.0.0/16"], &[]) };
         assert!(!access.denies(address("10.2.0.1"), None));
         assert!(access.denies(address("10.1.0.1"), None));

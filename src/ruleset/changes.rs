@@ -78,16 +78,22 @@ fn common_plans(before: &Ruleset, after: &Ruleset) -> Vec<(PlanId, PlanId)> {
 fn limit_change(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitChange {
     let same = |(old, new): (Option<PlanId>, Option<PlanId>)| before.plan_rule(old) == after.plan_rule(new);
     let pairs = plans.iter().map(|(old, new)| (Some(*old), Some(*new))).chain([(None, None)]);
-    match () {
-        () if before.algorithm.canonical() != after.algorithm.canonical() => LimitChange::OtherAlgorithm,
-        () if before.key.kind() != after.key.kind() => LimitChange::OtherKey,
-        () if before.mode.is_shared() != after.mode.is_shared() => LimitChange::OtherMode,
-        // plans with other parameters may have come or gone, although those that both have keep theirs
-        () if pairs.into_iter().all(same) && have_same_rules(before, after) => LimitChange::Untouched,
-        () => match after.on_change {
-            OnChange::Carry => LimitChange::Carried,
-            OnChange::Reset => LimitChange::Reset,
-        },
+    if before.algorithm.canonical() != after.algorithm.canonical() {
+        return LimitChange::OtherAlgorithm;
+    }
+    if before.key.kind() != after.key.kind() {
+        return LimitChange::OtherKey;
+    }
+    if before.mode.is_shared() != after.mode.is_shared() {
+        return LimitChange::OtherMode;
+    }
+    // plans with other parameters may have come or gone, although those that both have keep theirs
+    if pairs.into_iter().all(same) && have_same_rules(before, after) {
+        return LimitChange::Untouched;
+    }
+    match after.on_change {
+        OnChange::Carry => LimitChange::Carried,
+        OnChange::Reset => LimitChange::Reset,
     }
 }
 

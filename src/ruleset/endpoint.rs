@@ -18,7 +18,7 @@ pub enum Endpoint {
 /// A Unix-domain socket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SocketPath {
-    /// The absolute path; at most [`SocketPath::LONGEST`] bytes.
+    /// The absolute path; at most [`SocketPath::MAX_LENGTH`] bytes.
     pub path: PathBuf,
     /// The file mode: users with write permission may connect.
     pub mode: u32,
@@ -44,7 +44,7 @@ impl Endpoint {
 
 impl SocketPath {
     /// The longest path that the operating system accepts, in bytes.
-    pub const LONGEST: usize = 107;
+    pub const MAX_LENGTH: usize = 107;
     /// The default mode: the user and the group that tollgate runs as may connect.
     pub const MODE: u32 = 0o660;
 }

@@ -13,7 +13,7 @@ mod parse;
 use parse::{Document, Selection, Selections};
 
 /// The longest document that is read, in bytes.
-pub const LONGEST: usize = 64 << 10;
+pub const MAX_DOCUMENT_LENGTH: usize = 64 << 10;
 
 /// The deepest nesting of selections and fragments.
 const DEEPEST: usize = 128;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_is_too_deep_has_no_cost_of_its_own() {
+    fn a_document_that_is_unreadable_or_too_deep_has_no_cost_of_its_own() {
         let deep = |levels: usize| cost(&format!("{}{}", "{ a ".repeat(levels), "}".repeat(levels)));
         assert_eq!((deep(5), deep(6)), (Some(5), None));
         for wrong in [

@@ -6,7 +6,7 @@ use crate::ruleset::PlanId;
 use crate::ruleset::overrides::Overrides;
 
 /// The largest number of levels.
-pub const MOST_LEVELS: usize = 4;
+pub const MAX_LEVELS: usize = 4;
 
 /// The columns of customer files that have another meaning, so that no level may have one of these names.
 pub const COLUMNS: [&str; 9] =

@@ -7,7 +7,7 @@ use crate::ruleset::tokens::tokens;
 use crate::units::Cost;
 
 /// The longest text that can be part of a key, in bytes.
-pub const LONGEST_KEY: usize = 1 << 10;
+pub const MAX_KEY_LENGTH: usize = 1 << 10;
 
 /// The names on the way to a field in JSON: `usage.total_tokens` is two.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +15,7 @@ pub struct FieldPath(pub Vec<String>);
 
 impl FieldPath {
     /// The most names in a path.
-    pub const MOST_NAMES: usize = 16;
+    pub const MAX_NAMES: usize = 16;
 }
 
 impl fmt::Display for FieldPath {
@@ -103,10 +103,10 @@ impl RequestFields {
 }
 
 impl FieldValue {
-    /// The value as part of a key: a text of at most [`LONGEST_KEY`] bytes, or a whole number in its usual spelling.
+    /// The value as part of a key: a text of at most [`MAX_KEY_LENGTH`] bytes, or a whole number in its usual spelling.
     pub fn text(&self) -> Option<&[u8]> {
         match self {
-            Self::Text(text) => Some(text.as_slice()).filter(|text| text.len() <= LONGEST_KEY),
+            Self::Text(text) => Some(text.as_slice()).filter(|text| text.len() <= MAX_KEY_LENGTH),
             Self::Number(number) => {
                 let usual = number.parse::<i128>().is_ok_and(|whole| whole.to_string() == *number);
                 usual.then_some(number.as_bytes())

@@ -15,7 +15,7 @@ use crate::units::{Nanos, Rate};
 
 /// The most different sets of parameters that requests may carry for one limit, since each takes memory for good. Further
 /// sets are ignored: their requests have the parameters of their plan.
-pub const MOST_RULES: usize = 10_000;
+pub const MAX_RULES: usize = 10_000;
 
 /// The parameters that a limit accepts from requests.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +120,7 @@ impl RequestOverrides {
         }
         let own = self.applied(rule, &values).filter(|own| own != rule).map(Arc::new);
         let mut known = self.known.write();
-        if known.len() >= MOST_RULES {
+        if known.len() >= MAX_RULES {
             return None;
         }
         known.entry(brought).or_insert(own).clone()
@@ -229,9 +229,9 @@ mod tests {
             overrides.rule(PlanRule { position: 0, zone: None, rule: &rule }, &facts, None)?.largest_cost()
         };
         assert_eq!(largest(1), None, "the plan's own");
-        for burst in 2..=MOST_RULES {
+        for burst in 2..=MAX_RULES {
             assert_eq!(largest(burst), u64::try_from(burst).ok());
         }
-        assert_eq!((largest(MOST_RULES + 1), largest(MOST_RULES)), (None, Some(10_000)));
+        assert_eq!((largest(MAX_RULES + 1), largest(MAX_RULES)), (None, Some(10_000)));
     }
 }

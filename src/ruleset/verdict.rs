@@ -109,7 +109,7 @@ impl Verdict {
             match charged.decision {
                 Decision::Admit { wait } if enforces => longest_wait = longest_wait.max(wait),
                 Decision::Deny(denial)
-                    if enforces && severest.is_none_or(|(_, most)| severity(denial) >= severity(most)) =>
+                    if enforces && severest.is_none_or(|(_, known)| severity(denial) >= severity(known)) =>
                 {
                     severest = Some((position, denial));
                 }

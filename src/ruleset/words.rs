@@ -177,8 +177,8 @@ fn sharing(mode: Mode) -> Option<String> {
 
 /// How long requests wait; `None` if they do not.
 pub fn waits(max_wait: Nanos, max_waiting: Option<u64>) -> Option<String> {
-    let most = max_waiting.map(|most| format!(", at most {most} at a time")).unwrap_or_default();
-    (max_wait > Nanos::ZERO).then(|| format!("wait up to {max_wait}{most}"))
+    let at_most = max_waiting.map(|max| format!(", at most {max} at a time")).unwrap_or_default();
+    (max_wait > Nanos::ZERO).then(|| format!("wait up to {max_wait}{at_most}"))
 }
 
 /// The line about requests over a limit.
@@ -189,11 +189,11 @@ pub fn over_the_limit(words: String) -> DescriptionLine {
 impl Jitter {
     /// How `Retry-After` is spread.
     pub fn describe(self) -> String {
-        let most = match self {
+        let max = match self {
             Self::Share(share) => percent(share),
             Self::Time(time) => time.to_string(),
         };
-        format!("up to {most} later than a retry would be admitted, never earlier")
+        format!("up to {max} later than a retry would be admitted, never earlier")
     }
 }
 

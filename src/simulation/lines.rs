@@ -54,9 +54,9 @@ impl<R: BufRead> Lines<R> {
     /// Reads up to the next line end, or to the end of the text; `false` if no bytes are left.
     fn read_line(&mut self) -> io::Result<bool> {
         const KEPT: usize = 256;
-        const MOST: u64 = MAX_LINE as u64 + 2;
+        const MAX_READ: u64 = MAX_LINE as u64 + 2;
         self.line.clear();
-        let read = self.from.by_ref().take(MOST).read_until(b'\n', &mut self.line)?;
+        let read = self.from.by_ref().take(MAX_READ).read_until(b'\n', &mut self.line)?;
         let is_ended = self.line.pop_if(|last| *last == b'\n').is_some();
         self.line.pop_if(|last| *last == b'\r');
         self.is_cut = self.line.len() > MAX_LINE;

@@ -32,7 +32,7 @@ pub struct Column {
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
     /// There are too many columns for a picture.
-    #[error("found {0} limits, expected at most {MOST_COLUMNS} in one picture")]
+    #[error("found {0} limits, expected at most {MAX_COLUMNS} in one picture")]
     TooMany(usize),
     /// The drawing library failed.
     #[error("cannot draw the picture: {0}")]
@@ -43,7 +43,7 @@ type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
 type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 /// More than this make no readable picture.
-pub const MOST_COLUMNS: usize = 64;
+pub const MAX_COLUMNS: usize = 64;
 
 const FONT: &str = "sans-serif";
 const MARGIN: u32 = 10;

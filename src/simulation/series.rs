@@ -54,7 +54,7 @@ pub struct Series {
 }
 
 /// The most bins while collecting. Their width is a power of ten, and grows tenfold when more bins would be needed.
-const MOST_COLLECTED: usize = 4000;
+const MAX_COLLECTED: usize = 4000;
 
 // === impl Series ===
 
@@ -94,11 +94,11 @@ impl Series {
         }
     }
 
-    /// The bins, at most `most` of them and as many as that allows, and their width: 1, 2 or 5 times a power of ten.
-    pub fn bins(&self, most: usize) -> (Nanos, Vec<Bin>) {
+    /// The bins, at most `max` of them and as many as that allows, and their width: 1, 2 or 5 times a power of ten.
+    pub fn bins(&self, max: usize) -> (Nanos, Vec<Bin>) {
         let (mut width, mut steps) = (self.width, [2, 5, 10].into_iter().cycle());
         let (mut per_bin, mut decade) = (1_usize, 1_usize);
-        while self.bins.len().div_ceil(per_bin) > most.max(1) {
+        while self.bins.len().div_ceil(per_bin) > max.max(1) {
             let step = steps.next().unwrap_or(10);
             per_bin = decade * step;
             if step == 10 {
@@ -123,12 +123,12 @@ impl Series {
     pub fn note(&mut self, at: Nanos, part: Bin) {
         let start = *self.start.get_or_insert(Nanos::new(at.get() - at.get() % Nanos::SECOND.get()));
         let since = at.saturating_sub(start).get();
-        while since / self.width >= MOST_COLLECTED as u64 {
+        while since / self.width >= MAX_COLLECTED as u64 {
             self.bins = merged(&self.bins, 10);
             self.width = self.width.saturating_mul(10);
         }
         let index = since / self.width;
-        let index = usize::try_from(index).unwrap_or(MOST_COLLECTED);
+        let index = usize::try_from(index).unwrap_or(MAX_COLLECTED);
         if index >= self.bins.len() {
             self.bins.resize(index + 1, Bin::default());
         }

@@ -206,10 +206,10 @@ fn whole(field: &[u8]) -> Option<u64> {
 
 /// A field for an error message: on one line and shortened.
 fn shown(field: &[u8]) -> String {
-    const LONGEST: usize = 40;
+    const MAX_LENGTH: usize = 40;
     let text = String::from_utf8_lossy(field);
-    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(LONGEST).is_some() {
+    let mut shown: String = text.chars().take(MAX_LENGTH).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_LENGTH).is_some() {
         shown.push_str("...");
     }
     shown

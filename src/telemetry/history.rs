@@ -93,7 +93,7 @@ impl History {
             let new = || LastTotals { labels: labels_of(&total), totals: RequestTotals::default() };
             let before = &mut last_totals.entry(hash_of(&total)).or_insert_with(new).totals;
             let increase = total.counts.since(*before);
-            *before = before.most(total.counts);
+            *before = before.max(total.counts);
             if is_first {
                 return;
             }
@@ -147,9 +147,9 @@ impl Samples {
         Activity { moment: self.rate_over(&samples, MOMENT), minute: self.rate_over(&samples, MAX_SAMPLES), samples }
     }
 
-    /// The requests at the last `most` samples.
-    fn rate_over(&self, samples: &[RequestTotals], most: usize) -> RequestRate {
-        let some = samples.len().min(most);
+    /// The requests at the last `max_samples` samples.
+    fn rate_over(&self, samples: &[RequestTotals], max_samples: usize) -> RequestRate {
+        let some = samples.len().min(max_samples);
         let began = self.samples.iter().rev().nth(some).copied();
         let time = self.samples.back().zip(began).map_or(Nanos::ZERO, |(ended, began)| ended.saturating_sub(began));
         let counts = samples.iter().rev().take(some).fold(RequestTotals::default(), |sum, look| sum.plus(*look));

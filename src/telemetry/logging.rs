@@ -172,13 +172,13 @@ impl<W: Write> Write for CountingWriter<W> {
 }
 
 /// The most lines of one kind in a second.
-const MOST: u32 = 10;
+const MAX_LINES: u32 = 10;
 
 /// The modules without a bound: they log when operators act or files change, which is rare, and each line matters. The
 /// audit log bounds the lines of callers without the token itself.
 const UNBOUNDED: [&str; 3] = ["tollgate::runtime", "tollgate::cli", "tollgate::admin"];
 
-/// Leaves out lines of the same place in the program beyond [`MOST`] in a second, but never lines for debugging (`debug`
+/// Leaves out lines of the same place in the program beyond [`MAX_LINES`] in a second, but never lines for debugging (`debug`
 /// and below).
 struct LineRateLimiter<C> {
     now: C,
@@ -199,7 +199,7 @@ impl<C: Fn() -> Nanos> LineRateLimiter<C> {
             (*since, *count) = (now, 0);
         }
         *count = count.saturating_add(1);
-        *count <= MOST
+        *count <= MAX_LINES
     }
 }
 

@@ -31,7 +31,7 @@ const NEAR: f64 = 0.8;
 
 /// Up to this many combinations of route, limit and plan have their series from the start; in larger rulesets the first
 /// request that counts on a series creates it.
-const MOST_PREPARED: usize = 10_000;
+const MAX_PREPARED: usize = 10_000;
 
 /// Handles for every route, limit and plan of one ruleset.
 pub struct Meters {
@@ -99,7 +99,7 @@ impl Meters {
                 .map(|source| telemetry.decision_duration.with_label_values(&[source.as_str()])),
         };
         let pairs: usize = ruleset.matcher.all().iter().map(|route| route.limits.len().saturating_add(1)).sum();
-        if pairs.saturating_mul(plans) <= MOST_PREPARED && meters.limits.len() <= MOST_PREPARED {
+        if pairs.saturating_mul(plans) <= MAX_PREPARED && meters.limits.len() <= MAX_PREPARED {
             meters.prepare();
         }
         meters

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_threads_count_in_their_stripes_is_one_number() {
+    fn the_stripes_of_all_threads_are_one_number() {
         let counter = HotCounter::new("a", "b").unwrap();
         let gauge = HotGauge::new("a", "b").unwrap();
         let histograms = histograms(HistogramOpts::new("h", "help").buckets(vec![1.0, 2.0]), &["z", "a"]).unwrap();

@@ -270,7 +270,7 @@ fn the_exit_status_tells_whether_too_much_was_denied() {
 }
 
 #[test]
-fn what_is_wrong_with_logs_and_flags_is_said() {
+fn errors_name_the_wrong_logs_and_flags() {
     let folder = folder();
     folder.write("empty.log", "\n\n");
     folder.write("page.html", "a page");

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::fault::Fault;
 use super::row::is_name;
-use crate::ruleset::groups::{Group, Groups, MOST_LEVELS};
+use crate::ruleset::groups::{Group, Groups, MAX_LEVELS};
 
 /// The names of groups, at the positions of their levels; an empty name means no group.
-pub(in crate::customers) type GroupNames<'n> = [&'n str; MOST_LEVELS];
+pub(in crate::customers) type GroupNames<'n> = [&'n str; MAX_LEVELS];
 
 /// The levels of groups, and the listed groups. Belongs to the configuration whose plans and limits it was read with.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl GroupTable {
         names: &GroupNames<'_>,
         must_list: bool,
     ) -> Result<Option<Groups>, Fault> {
-        let mut found: [Option<Arc<Group>>; MOST_LEVELS] = Default::default();
+        let mut found: [Option<Arc<Group>>; MAX_LEVELS] = Default::default();
         for (position, (level, name)) in self.levels.iter().zip(names).enumerate() {
             if name.is_empty() {
                 continue;

@@ -9,13 +9,13 @@ use jiff::{Timestamp, ToSpan};
 use super::credential::digest_of;
 use super::fault::{Fault, MAX_NAME};
 use crate::ruleset::PlanId;
-use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
+use crate::ruleset::groups::{COLUMNS, MAX_LEVELS};
 use crate::units::Nanos;
 
 /// A byte that never occurs in UTF-8.
 const SEPARATOR: u8 = 0xff;
 /// The maximum number of [`columns`].
-pub(super) const MOST_COLUMNS: usize = COLUMNS.len() + MOST_LEVELS;
+pub(super) const MOST_COLUMNS: usize = COLUMNS.len() + MAX_LEVELS;
 
 /// The kind of the rows of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(super) struct Row<'t> {
     pub(super) valid_until: &'t str,
     pub(super) suspended: &'t str,
     /// The names of the row's groups, at the positions of their levels.
-    pub(super) groups: [&'t str; MOST_LEVELS],
+    pub(super) groups: [&'t str; MAX_LEVELS],
 }
 
 impl<'t> Row<'t> {

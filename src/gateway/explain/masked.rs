@@ -5,8 +5,8 @@ use crate::ruleset::{CredentialSource, CustomerRules};
 
 /// The beginning of a secret, enough to tell it from others (at most 4 bytes and a quarter of it), and its length.
 pub(super) fn mask(secret: &[u8]) -> String {
-    const MOST: usize = 4;
-    let shown = secret.iter().take(MOST.min(secret.len() / 4)).take_while(|byte| byte.is_ascii_alphanumeric());
+    const MAX_SHOWN: usize = 4;
+    let shown = secret.iter().take(MAX_SHOWN.min(secret.len() / 4)).take_while(|byte| byte.is_ascii_alphanumeric());
     let shown: String = shown.map(|byte| char::from(*byte)).collect();
     format!("{shown}... ({} {})", secret.len(), if secret.len() == 1 { "byte" } else { "bytes" })
 }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_by_a_credential_shows_it_masked() {
+    fn a_key_with_a_credential_shows_it_masked() {
         let value = Value::Bytes(Cow::Borrowed(b"0123456789abcdef"));
         let rules = CustomerRules {
             identify: vec![CredentialSource::Query("who".to_owned())],

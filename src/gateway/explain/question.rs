@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_question_is_said_without_its_secrets() {
+    fn errors_of_a_question_do_not_show_its_secrets() {
         assert_eq!(asked("/v1", &[]), Err(QuestionError::NoHost));
         assert_eq!(asked("a.example/v1", &[]), Err(QuestionError::Url));
         assert_eq!(asked("http:///v1", &[]), Err(QuestionError::Url));

@@ -10,7 +10,7 @@ use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::{Mismatch, Route, RouteId, ValueMatch};
 
 /// The maximum number of routes in each list.
-const MOST: usize = 20;
+const MAX_ROUTES: usize = 20;
 
 /// The route that a request takes, and the reasons why it takes no other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -57,14 +57,14 @@ impl RouteMatch {
             let why = matcher.mismatch(id, facts)?.to_string();
             Some(SkippedRoute { route: name(id), why })
         });
-        let passed_over = passed.by_ref().take(MOST).collect();
+        let passed_over = passed.by_ref().take(MAX_ROUTES).collect();
         let matching = after.iter().skip(1).copied().filter(|id| matcher.mismatch(*id, facts).is_none());
         Self {
             name: taken.map(name),
             because: taken.map(|id| because(matcher.route(id), facts)).unwrap_or_default(),
             passed_over,
             passed_over_more: passed.count(),
-            shadowed: matching.take(MOST).map(name).collect(),
+            shadowed: matching.take(MAX_ROUTES).map(name).collect(),
         }
     }
 }

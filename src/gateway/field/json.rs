@@ -107,13 +107,13 @@ struct TextBuffer {
 /// The text of a number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Number {
-    bytes: [u8; LONGEST_NUMBER],
+    bytes: [u8; MAX_NUMBER_LENGTH],
     length: usize,
 }
 
 const DEEPEST: usize = 128;
 /// Longer numbers are not read.
-const LONGEST_NUMBER: usize = 32;
+const MAX_NUMBER_LENGTH: usize = 32;
 
 impl Json {
     pub(super) fn new(mode: ParseMode, fields: usize, longest_text: usize) -> Self {
@@ -159,8 +159,9 @@ impl Json {
                 }
                 State::Number => {
                     let number = self.number;
-                    let found =
-                        || if number.length > LONGEST_NUMBER { FoundValue::Other } else { FoundValue::Number(number) };
+                    let found = || {
+                        if number.length > MAX_NUMBER_LENGTH { FoundValue::Other } else { FoundValue::Number(number) }
+                    };
                     self.store_value(fields, found);
                     (State::AfterValue, bytes)
                 }

@@ -40,15 +40,16 @@ impl RequestReader {
         let searches = &self.json.searches;
         let mut found = searches.iter().map(|search| &search.found);
         let is_found = found.clone().all(Option::is_some);
-        match () {
-            () if searches.iter().any(|search| search.is_twice) => TWICE,
-            () if self.json.is_broken() => {
-                let is_relied_on = self.is_decided || is_found;
-                let tells = found.any(|found| matches!(found, Some(FoundValue::Text(_) | FoundValue::Number(_))));
-                if is_relied_on && tells { BROKEN } else { ReadProgress::Sufficient }
-            }
-            () if is_found || self.json.is_whole() => ReadProgress::Sufficient,
-            () => ReadProgress::Incomplete,
+        if searches.iter().any(|search| search.is_twice) {
+            TWICE
+        } else if self.json.is_broken() {
+            let is_relied_on = self.is_decided || is_found;
+            let has_value = found.any(|found| matches!(found, Some(FoundValue::Text(_) | FoundValue::Number(_))));
+            if is_relied_on && has_value { BROKEN } else { ReadProgress::Sufficient }
+        } else if is_found || self.json.is_whole() {
+            ReadProgress::Sufficient
+        } else {
+            ReadProgress::Incomplete
         }
     }
 

@@ -41,7 +41,7 @@ fn the_field_is_found_at_its_place_only() {
 }
 
 #[test]
-fn what_is_no_cost_is_wrong_and_null_is_nothing() {
+fn a_value_that_is_no_cost_is_wrong_and_null_is_nothing() {
     for wrong in ["-1", "1e400", "\"7\"", "true", "{}", "[7]", "1e99", "99999999999999999999999", "-0.5"] {
         assert_eq!(json(&format!(r#"{{"usage": {{"total_tokens": {wrong}}}}}"#)), ReportedCost::Wrong, "{wrong}");
     }
@@ -64,7 +64,7 @@ fn the_last_of_several_counts() {
 }
 
 #[test]
-fn what_is_no_json_has_no_fields() {
+fn a_body_that_is_no_json_has_no_fields() {
     for broken in
         ["<html>", "{usage: 1}", r#"{"a" 1, "usage": {"total_tokens": 1}}"#, r#"{]"usage": {"total_tokens": 1}}"#]
     {
@@ -160,7 +160,7 @@ fn read_request<'b>(
     pieces: impl IntoIterator<Item = &'b [u8]>,
 ) -> Result<Vec<FieldValue>, &'static str> {
     let paths: Vec<FieldPath> = wanted.iter().map(|wanted| FieldPath(path(wanted))).collect();
-    let mut reader = RequestReader::new(paths.clone().into(), LONGEST_KEY);
+    let mut reader = RequestReader::new(paths.clone().into(), MAX_KEY_LENGTH);
     let mut decided = None;
     for piece in pieces {
         match reader.feed(piece) {
@@ -204,7 +204,7 @@ fn a_field_of_a_request_is_a_text_or_a_number_at_its_place() {
 }
 
 #[test]
-fn what_is_no_text_and_no_number_cannot_be_read_and_neither_can_what_is_no_json_object() {
+fn a_field_that_is_no_text_or_number_and_a_body_that_is_no_json_object_cannot_be_read() {
     let name = |body: &str| of_request("params.name", body);
     for value in ["true", "{}", "[\"x\"]", r#""\ud800""#, r#""\ud800x""#, "1111111111111111111111111111111111111"] {
         assert_eq!(name(&format!(r#"{{"params": {{"name": {value}}}}}"#)), "unreadable", "{value}");

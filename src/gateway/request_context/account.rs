@@ -19,7 +19,7 @@ use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
 
 /// The maximum length of a path in a span, in bytes: many spans wait in memory.
-const LONGEST_PATH: usize = 1024;
+const MAX_PATH_LENGTH: usize = 1024;
 
 /// The methods that OpenTelemetry knows. Clients can make up others.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
@@ -159,7 +159,7 @@ fn outcome(context: &RequestContext) -> OutcomeSummary {
 
 fn shortened(path: &str) -> &str {
     // a character has four bytes at most
-    (LONGEST_PATH.saturating_sub(3)..=LONGEST_PATH).rev().find_map(|end| path.get(..end)).unwrap_or(path)
+    (MAX_PATH_LENGTH.saturating_sub(3)..=MAX_PATH_LENGTH).rev().find_map(|end| path.get(..end)).unwrap_or(path)
 }
 
 const fn version(version: Version) -> &'static str {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_passed_over() {
+    fn unreadable_parts_are_passed_over() {
         for bad in ["html", "text/html;q=2", "text/html;q=0.1234", "text/html;q=x", "text/html;q=-1", "text/html;q="] {
             assert_eq!(chosen(&[bad, "application/json;q=0.1"]), "application/json", "{bad}");
         }

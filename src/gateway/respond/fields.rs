@@ -28,7 +28,7 @@ const WARNING: &str = "x-ratelimit-warning";
 /// The length of most lists of limits, in bytes.
 const LISTED: usize = 64;
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
-const LARGEST: u64 = 999_999_999_999_999;
+const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Whether a field tells a client its limits.
 pub(super) fn is_limit_field(name: &[u8]) -> bool {
@@ -94,8 +94,8 @@ impl<'v> LimitFields<'v> {
         }
         let until_full = left(until_full(self.tightest), age, self.tightest);
         if self.ietf_06 {
-            fields.push_number(LIMIT_06, self.tightest.policy.quota.min(LARGEST));
-            fields.push_number(REMAINING_06, remaining(self.tightest).min(LARGEST));
+            fields.push_number(LIMIT_06, self.tightest.policy.quota.min(MAX_INTEGER));
+            fields.push_number(REMAINING_06, remaining(self.tightest).min(MAX_INTEGER));
             fields.push_number(RESET_06, until_full.secs_ceil());
         }
         if let Some(reset) = self.x_ratelimit {
@@ -154,7 +154,7 @@ fn write_string(value: &mut Vec<u8>, text: &str) {
 
 fn write_parameter(value: &mut Vec<u8>, key: &[u8], number: u64) {
     value.extend_from_slice(key);
-    value.extend_from_slice(itoa::Buffer::new().format(number.min(LARGEST)).as_bytes());
+    value.extend_from_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
 }
 
 /// `"per-customer";at=80;used=85`

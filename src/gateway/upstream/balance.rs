@@ -29,9 +29,9 @@ pub(super) struct Candidate<'a> {
 pub(super) fn round_robin(candidates: &[Candidate<'_>]) -> Option<usize> {
     let weight = |candidate: &Candidate<'_>| i64::try_from(candidate.weight).unwrap_or(i64::MAX);
     let total = candidates.iter().map(weight).fold(0, i64::saturating_add);
-    let most = i64::try_from(candidates.len()).unwrap_or(i64::MAX).saturating_mul(total);
+    let max = i64::try_from(candidates.len()).unwrap_or(i64::MAX).saturating_mul(total);
     for candidate in candidates {
-        let current = candidate.current_weight.load(Ordering::Relaxed).clamp(-total, most);
+        let current = candidate.current_weight.load(Ordering::Relaxed).clamp(-total, max);
         candidate.current_weight.store(current.saturating_add(weight(candidate)), Ordering::Relaxed);
     }
     let current = |(_, candidate): &(usize, &Candidate<'_>)| candidate.current_weight.load(Ordering::Relaxed);

@@ -106,7 +106,7 @@ mod tests {
     const SECOND: Nanos = Nanos::SECOND;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_gets_places_in_turn_and_others_are_turned_away() {
+    async fn waiting_requests_get_places_in_turn_and_others_are_turned_away() {
         let limiter = UpstreamLimiter::new(1);
         let held = limiter.try_acquire().unwrap();
         assert!(limiter.try_acquire().is_none());

@@ -9,7 +9,7 @@ use crate::ruleset::upstream::Ejection;
 use crate::units::Nanos;
 
 /// The largest factor by which ejections in a row become longer.
-const MOST_TIMES: u32 = 10;
+const MAX_TIMES: u32 = 10;
 
 /// The failures and ejections of an instance.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl OutlierState {
         if failures < rule.after || before > now.get() {
             return None;
         }
-        let times = self.ejections.load(Ordering::Relaxed).saturating_add(1).min(MOST_TIMES);
+        let times = self.ejections.load(Ordering::Relaxed).saturating_add(1).min(MAX_TIMES);
         let time = Nanos::new(rule.time.get().saturating_mul(times.into()));
         let until = now.saturating_add(time).get();
         // sequentially consistent: of two workers that mark different instances, at least one sees both

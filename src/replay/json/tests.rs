@@ -111,7 +111,7 @@ fn a_mapping_stands_in_for_the_usual_places() {
 }
 
 #[test]
-fn what_is_no_such_line_is_told() {
+fn a_line_of_another_form_is_an_error() {
     assert!(matches!(read_with("{\"time\":1", &[]), Err(Unreadable::Json(_))));
     assert!(matches!(read_with("{\"time\":1} x", &[]), Err(Unreadable::Json(_))));
     assert_eq!(read_with("{\"a\":1}", &[]), Err(Unreadable::Missing("time")));
@@ -127,7 +127,7 @@ fn a_time_that_cannot_be_read_hides_no_other_one() {
 }
 
 #[test]
-fn what_a_line_tells_does_not_hang_on_those_before_it() {
+fn a_record_does_not_depend_on_earlier_lines() {
     let reader = reader(&["header.x-api-key=who.keys"]);
     for (line, expected) in [
         (r#"{"time":1,"user":"a","status":200}"#, Ok((Some("a"), Some(200), 0))),

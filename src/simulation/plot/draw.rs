@@ -10,7 +10,7 @@ use plotters::style::{BLACK, Color, RGBColor, WHITE};
 
 use super::axis::{Unit, label};
 use super::heading::{self, Heading, Mark};
-use super::{Area, Column, DENIED, DrawError, MARGIN, MOST_COLUMNS, OFFERED, PASSED, PlotError, pixels, text};
+use super::{Area, Column, DENIED, DrawError, MARGIN, MAX_COLUMNS, OFFERED, PASSED, PlotError, pixels, text};
 use crate::simulation::series::{Bin, LevelKind};
 use crate::units::Nanos;
 
@@ -22,7 +22,7 @@ const LEVEL: RGBColor = RGBColor(0x2c, 0x8a, 0x2c);
 const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
 
 const COLUMNS_PER_ROW: usize = 4;
-const MOST_BINS: usize = 150;
+const MAX_BINS: usize = 150;
 const PANEL: u32 = 190;
 /// The space above a panel, and above a panel with a legend of its own.
 const GAP: u32 = 8;
@@ -64,10 +64,10 @@ struct Axis {
 impl Layout {
     /// Lays out a picture of these columns.
     pub(super) fn of(columns: &[Column]) -> Result<Self, PlotError> {
-        if columns.len() > MOST_COLUMNS {
+        if columns.len() > MAX_COLUMNS {
             return Err(PlotError::TooMany(columns.len()));
         }
-        let bins: Vec<_> = columns.iter().map(|column| column.series.bins(MOST_BINS)).collect();
+        let bins: Vec<_> = columns.iter().map(|column| column.series.bins(MAX_BINS)).collect();
         let ends =
             bins.iter().map(|(width, bins)| Nanos::saturating_from(u128::from(width.get()) * bins.len() as u128));
         let end = ends.max().unwrap_or_default().max(Nanos::new(1));

@@ -9,7 +9,7 @@ use super::{Area, Column, DENIED, DrawError, MARGIN, OFFERED, PASSED, pixels, te
 const TITLE: u32 = 20;
 const SMALLEST_TITLE: u32 = 13;
 const WORDS: u32 = 14;
-const MOST_LINES: usize = 3;
+const MAX_LINES: usize = 3;
 const LINE: u32 = 18;
 const ONE_LINE: u32 = 70;
 
@@ -102,7 +102,7 @@ fn length(text: &str, size: u32) -> u32 {
 fn wrapped(text: &str, fits: impl Fn(&str) -> bool) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
-        let last = lines.len() == MOST_LINES;
+        let last = lines.len() == MAX_LINES;
         if let Some(line) = lines.last_mut() {
             let longer = if line.is_empty() { word.to_owned() } else { format!("{line} {word}") };
             if last || line.is_empty() || fits(&longer) {

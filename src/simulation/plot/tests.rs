@@ -61,7 +61,7 @@ fn panels_that_would_be_empty_are_left_out() {
 fn too_many_limits_are_refused() {
     let column = columns(vec![gcra(10, 20)], 20, 1).remove(0);
     assert!(svg(&vec![column.clone(); 16]).is_ok());
-    assert!(matches!(svg(&vec![column; MOST_COLUMNS + 1]), Err(PlotError::TooMany(65))));
+    assert!(matches!(svg(&vec![column; MAX_COLUMNS + 1]), Err(PlotError::TooMany(65))));
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn a_request_that_the_rule_denies_waits_for_a_place_too() {
 }
 
 #[test]
-fn what_has_passed_comes_in_the_order_of_passing() {
+fn requests_that_have_passed_come_in_the_order_of_passing() {
     let mut run = Run::new(queue(1, 9, Nanos::from_secs(60), None), UPSTREAM).unwrap();
     decisions(&mut run, &[(0, 0, 1), (0, 0, 1), (0, 0, 1), (0, 1, 1), (0, 1, 1)]);
     let step = arrival(SECOND, 2, 1);

@@ -92,7 +92,7 @@ fn a_line_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn what_was_found_is_shown_on_one_line_and_shortened() {
+fn a_found_field_is_shown_on_one_line_and_shortened() {
     let error = read(&format!("t_ns,key\n\"{}\t{}\",a\n", "x".repeat(30), "y".repeat(1000))).unwrap_err();
     assert!(
         error.starts_with(&format!("line 2, column `t_ns`: found `{}\\t{}...`", "x".repeat(30), "y".repeat(9))),

@@ -63,7 +63,7 @@ impl RequestTotals {
 
     /// The larger of each.
     #[must_use]
-    pub fn most(self, other: Self) -> Self {
+    pub fn max(self, other: Self) -> Self {
         self.each(other, u64::max)
     }
 

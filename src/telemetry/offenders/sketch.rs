@@ -11,7 +11,7 @@ pub struct Sketch<N> {
     keys: Vec<u128>,
     counts: Vec<u64>,
     rest: Vec<(N, u64)>,
-    most: usize,
+    max_keys: usize,
     events: u64,
 }
 
@@ -29,9 +29,9 @@ pub struct Counter<'a, N> {
 }
 
 impl<N> Sketch<N> {
-    /// A sketch with at most `most` counters, which must be at least 1.
-    pub const fn new(most: usize) -> Self {
-        Self { keys: Vec::new(), counts: Vec::new(), rest: Vec::new(), most, events: 0 }
+    /// A sketch with at most `max_keys` counters, which must be at least 1.
+    pub const fn new(max_keys: usize) -> Self {
+        Self { keys: Vec::new(), counts: Vec::new(), rest: Vec::new(), max_keys, events: 0 }
     }
 
     /// Counts an event of `key`; calls `name` only if the key has no counter.
@@ -39,7 +39,7 @@ impl<N> Sketch<N> {
         self.events = self.events.saturating_add(1);
         if let Some(position) = self.keys.iter().position(|known| *known == key) {
             self.counts[position] = self.counts[position].saturating_add(1);
-        } else if self.keys.len() < self.most {
+        } else if self.keys.len() < self.max_keys {
             self.keys.push(key);
             self.counts.push(1);
             self.rest.push((name(), 0));
@@ -57,7 +57,7 @@ impl<N> Sketch<N> {
 
     /// The most events that a key without a counter may have had.
     pub fn floor(&self) -> u64 {
-        if self.keys.len() < self.most { 0 } else { self.least().map_or(0, |(_, least)| least) }
+        if self.keys.len() < self.max_keys { 0 } else { self.least().map_or(0, |(_, least)| least) }
     }
 
     /// The number of events of `key`, at most, and by how much it may be too high. A key without a counter may have had as many
