@@ -240,7 +240,7 @@ fn customer_sources(top: &Section<'_>, findings: &Findings) -> Option<CustomerSo
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, FileScope::LimitsOnly);
-    let no_levels = Names::empty("a level", false);
+    let no_levels = Names::unreadable("a level");
     let limits = limits::read(top, &plans, &no_levels, None, FileScope::LimitsOnly).limits.into_iter();
     let limits = limits.map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec)));
     let limits = limits.collect::<Option<Vec<WrittenLimit>>>()?;

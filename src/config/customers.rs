@@ -147,11 +147,11 @@ pub(super) fn customer_features(top: &Section<'_>) -> CustomerFeatures {
 /// Reads the names of the group levels before `customers:` itself is read; the readers of limits need them.
 pub(super) fn levels(top: &Section<'_>) -> Names {
     const WHAT: &str = "a level";
-    let Some(field) = top.at(&["customers", "groups", "levels"]) else { return Names::empty(WHAT, true) };
+    let Some(field) = top.at(&["customers", "groups", "levels"]) else { return Names::none(WHAT) };
     let Some(items) = field.nonempty_list("a list of names, like `[organisation, team]`") else {
-        return Names::empty(WHAT, false);
+        return Names::unreadable(WHAT);
     };
-    let mut names = Names::empty(WHAT, true);
+    let mut names = Names::none(WHAT);
     for item in &items {
         let Some(word) = item.scalar_value("the name of a level, like `organisation`") else { continue };
         match &*word.text {

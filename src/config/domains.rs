@@ -53,7 +53,7 @@ pub(super) fn read(
         },
     };
     let section = field.mapping(EXPECTED)?;
-    let mut known = Names::empty("a domain", true);
+    let mut known = Names::none("a domain");
     let reader = Reader { limits };
     all_or_none(section.fields().map(|(name, field)| {
         known.define(name, &field, field.key_place())?;

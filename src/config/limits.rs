@@ -54,9 +54,14 @@ pub(super) struct ReadLimits {
 }
 
 impl ReadLimits {
-    /// No limits; `readable` as in [`Names::empty`].
-    fn none(readable: bool) -> Self {
-        Self { names: Names::empty("a limit", readable), limits: Vec::new() }
+    /// No limits so far.
+    fn none() -> Self {
+        Self { names: Names::none("a limit"), limits: Vec::new() }
+    }
+
+    /// The limits of a section that could not be read.
+    fn unreadable() -> Self {
+        Self { names: Names::unreadable("a limit"), limits: Vec::new() }
     }
 
     /// The limit in `field`'s value; without its settings if they have errors. Marks its name as used.
@@ -73,16 +78,16 @@ impl ReadLimits {
 /// Reads `plans:`. If a file of limits only has no `plans:`, the plans are those that its limits name.
 pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
     let Some(field) = top.get("plans") else {
-        let mut names = Names::empty("a plan", true);
+        let mut names = Names::none("a plan");
         if scope == FileScope::LimitsOnly {
             define_plans_of_limits(top, &mut names);
         }
         return names;
     };
     let Some(items) = field.list("a list of names") else {
-        return Names::empty("a plan", false);
+        return Names::unreadable("a plan");
     };
-    let mut names = Names::empty("a plan", true);
+    let mut names = Names::none("a plan");
     for item in items {
         if let Some(word) = item.scalar_value("the name of a plan") {
             names.define(&word.text, &item, item.place());
@@ -92,7 +97,7 @@ pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
         field
             .findings()
             .add(field.key_error(format!("has more than {MOST_PLANS} plans")).found(format!("{} plans", names.len())));
-        return Names::empty("a plan", false);
+        return Names::unreadable("a plan");
     }
     names
 }
@@ -115,15 +120,15 @@ pub(super) fn read(
     upstreams: Option<&Names>,
     scope: FileScope,
 ) -> ReadLimits {
-    let Some(field) = top.get("limits") else { return ReadLimits::none(true) };
-    let Some(section) = field.mapping("limits by their names") else { return ReadLimits::none(false) };
+    let Some(field) = top.get("limits") else { return ReadLimits::none() };
+    let Some(section) = field.mapping("limits by their names") else { return ReadLimits::unreadable() };
     let prices = prices::read(top);
-    let mut read = ReadLimits::none(true);
+    let mut read = ReadLimits::none();
     for (name, field) in section.fields() {
         if read.limits.len().saturating_mul(plans.len()) > MOST_TERMS {
             let message = format!("has more than {MOST_TERMS} pairs of a limit and a plan");
             section.field.findings().add(section.field.key_error(message));
-            return ReadLimits::none(false);
+            return ReadLimits::unreadable();
         }
         if read.names.define(name, &field, field.key_place()).is_some() {
             let reader = LimitReader { name, field: &field, prices: &prices, plans, levels, upstreams, scope };

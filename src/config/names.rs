@@ -22,13 +22,19 @@ pub(super) struct Names {
     places: Vec<(String, Place)>,
     used: RefCell<Vec<bool>>,
     /// Whether the definitions could be read at all. If not, `find` reports no unknown names.
-    readable: bool,
+    is_readable: bool,
 }
 
 impl Names {
-    /// No names. `readable` says whether there are no definitions (true), or definitions that could not be read (false).
-    pub(super) fn empty(what: &'static str, readable: bool) -> Self {
-        Self { what, positions: HashMap::new(), places: Vec::new(), used: RefCell::default(), readable }
+    /// No names so far.
+    pub(super) fn none(what: &'static str) -> Self {
+        let used = RefCell::default();
+        Self { what, positions: HashMap::new(), places: Vec::new(), used, is_readable: true }
+    }
+
+    /// The names of definitions that could not be read.
+    pub(super) fn unreadable(what: &'static str) -> Self {
+        Self { is_readable: false, ..Self::none(what) }
     }
 
     /// Adds a name that stands at `place`; returns its position, or `None` (and a finding) if it is invalid or taken.
@@ -81,7 +87,7 @@ impl Names {
             }
             return Some(*position);
         }
-        if !self.readable {
+        if !self.is_readable {
             return None;
         }
         let expected = match self.places.len() {

@@ -46,7 +46,7 @@ pub(super) struct RouteContext<'r> {
 /// Reads `routes:`; returns the routes without errors.
 pub(super) fn read(top: &Section<'_>, context: &RouteContext<'_>) -> Vec<Route> {
     const EXPECTED: &str = "a list of routes";
-    let mut names = Names::empty("a route", true);
+    let mut names = Names::none("a route");
     let mut routes = Vec::new();
     let mut unreachable = ShadowedRoutes::default();
     let field = match context.needs.routes {

@@ -30,7 +30,7 @@ const NODES: &str = "a list of nodes, like `[\"10.0.1.1:9000\", {address: \"10.0
 pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<UpstreamWithTls>>) {
     const WHAT: &str = "an upstream";
     if !needed && !top.has("upstreams") {
-        return (Names::empty(WHAT, true), Vec::new());
+        return (Names::none(WHAT), Vec::new());
     }
     let section = top.required("upstreams", "upstreams by their names").and_then(|field| {
         let section = field.mapping("upstreams by their names")?;
@@ -40,9 +40,9 @@ pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<Upstre
         }
     });
     let Some(section) = section else {
-        return (Names::empty(WHAT, false), Vec::new());
+        return (Names::unreadable(WHAT), Vec::new());
     };
-    let mut names = Names::empty(WHAT, true);
+    let mut names = Names::none(WHAT);
     let mut upstreams = Vec::new();
     for (name, field) in section.fields() {
         if names.define(name, &field, field.key_place()).is_some() {
