@@ -6,17 +6,15 @@
 
 use std::sync::Arc;
 
-use crate::charge::Mode;
-use crate::ruleset::cost::CostRule;
-use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
-use crate::ruleset::{AccessLog, ClientAddress, CredentialSource, Matcher, Ruleset};
+use crate::ruleset::{AccessLog, ClientAddress, Matcher, Ruleset};
 
 mod access;
 mod ban;
 mod candidate;
 mod cluster;
 mod cost;
+mod cross_checks;
 mod customers;
 mod decisions;
 mod denied;
@@ -80,7 +78,6 @@ pub use words::nearest;
 pub use written_limit::WrittenLimit;
 
 use customers::{CustomerFeatures, Customers};
-use domains::ParsedDomain;
 use findings::Findings;
 use limits::CheckedLimit;
 use names::Names;
@@ -247,12 +244,13 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits, warnings: Vec::new() })
 }
 
-/// Reads a whole configuration in three passes: every section by itself, so that all errors are found; then, if there are
-/// none, what the sections mean together; then the values that are built of both.
+/// Reads a whole configuration in three passes: 1. reads each section and collects its errors; 2. if there are none, builds
+/// the ruleset; 3. checks the sections against each other.
 ///
 /// A section is read after those whose names it refers to: upstreams and plans first, levels, customers (which have plans
 /// and groups of a level), limits (of plans, levels and upstreams), then receivers, routes and domains, which name limits.
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
+    // 1. the sections
     let server = listeners::read(top);
     let operators = operators::read(top);
     let connections = listeners::bounds(top);
@@ -305,34 +303,20 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     if findings.has_errors() {
         return None;
     }
-    // the sections together: in a file with errors, the broken part may be the one that uses a name
+    // not before: in a file with errors, the broken part may be the one that uses a name
     warn_of_unused("an upstream", &upstream_names, findings);
     warn_of_unused("a limit", &limits.names, findings);
+    // 2. the ruleset
     let overrides = ConfiguredOverrides::new(&plans, &levels, &limits.limits);
-    let (server, client_address) = (server?, client_address?);
-    let (domains, requested) = (domains?, routes.len());
-    routes.extend(domains::routes(&domains));
     let limits = limits.limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?;
     let limits = limits::with_candidates(limits, &mut routes);
+    let (domains, requested) = (domains?, routes.len());
+    routes.extend(domains::routes(&domains));
     limits::prepare(&mut routes, &limits, has_customers);
-    warn_of_idle_sections(top, &server, &customers, &domains, &limits);
-    warn_of_unbelieved_fields(top, &client_address, &limits, &customers);
-    decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
-    if findings.has_errors() {
-        return None;
-    }
-    if state.is_none() && cluster.is_none() {
-        warn_of_forgotten_quotas(top, &limits);
-    }
-    if let Some(cluster) = &cluster {
-        cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
-    }
-    // the values
+    let matcher = Matcher::new(routes, requested, ignores_case);
     let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let ((webhook, webhook_files), (usage_events, usage_files)) = (webhook.unzip(), usage_events.unzip());
     let (traces, trace_files) = traces.unzip();
-    let matcher = Matcher::new(routes, requested, ignores_case);
-    routes::warn_of_final_slashes(top, &matcher, &limits);
     let Customers { rules, directory, groups, jwks } = customers;
     let ruleset = Ruleset {
         domains: domains::finish(domains, &matcher, &limits),
@@ -342,7 +326,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         plans: plans.all().map(str::to_owned).collect(),
         upstreams,
         connections,
-        client_address,
+        client_address: client_address?,
         customers: rules,
         access,
         cors,
@@ -355,9 +339,9 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         request_head,
         request_body,
     };
-    Some(LoadedConfig {
+    let config = LoadedConfig {
         ruleset,
-        server,
+        server: server?,
         operators,
         upstream_tls,
         store,
@@ -368,7 +352,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         usage_events: usage_files,
         traces: trace_files,
         warnings: Vec::new(),
-    })
+    };
+    // 3. the sections together
+    cross_checks::check(top, &config, findings)?;
+    Some(config)
 }
 
 /// The header names that `over_limit: { mark: ... }` uses, each once.
@@ -382,89 +369,6 @@ fn marks(limits: &[Limit]) -> Vec<http::HeaderName> {
         }
     }
     marks
-}
-
-/// Warns of sections that have no effect beside the others. Only for files without errors.
-fn warn_of_idle_sections(
-    top: &Section<'_>,
-    server: &Server,
-    Customers { rules, directory, .. }: &Customers,
-    domains: &[ParsedDomain],
-    limits: &[Limit],
-) {
-    let warn_unless = |is_used: bool, section, message| {
-        if let Some(field) = top.get(section).filter(|_| !is_used) {
-            field.warn(message, None);
-        }
-    };
-    let has_planned_requests = rules.is_some() || domains.iter().any(ParsedDomain::names_plans);
-    warn_unless(has_planned_requests, "plans", "no request has a plan: the file names no `customers`");
-    warn_unless(
-        limits.iter().any(|limit| limit.mode != Mode::Sticky) || matches!(directory, Some(DirectorySource::Redis(_))),
-        "store",
-        "nothing is kept there: no limit is `mode: shared`, and no `customers.directory` names a Redis hash",
-    );
-    warn_unless(
-        limits.iter().any(|limit| !limit.warn_at.is_empty()),
-        "webhook",
-        "is told of keys at the marks of `warn_at`, and no limit has any",
-    );
-    let goes_by_certificate =
-        rules.as_ref().is_some_and(|rules| rules.identify.contains(&CredentialSource::ClientCertificate));
-    warn_unless(
-        !goes_by_certificate || server.listeners.iter().any(Listener::asks_for_certificates),
-        "customers",
-        "goes by client certificates, and no listener has `client_certificates`: nobody shows one",
-    );
-}
-
-/// Warns of quotas of a day or more that are in memory only.
-fn warn_of_forgotten_quotas(top: &Section<'_>, limits: &[Limit]) {
-    let is_forgotten = |limit: &&Limit| limit.mode == Mode::Sticky && limit.acts() && limit.has_long_quota();
-    let names: Vec<&str> = limits.iter().filter(is_forgotten).map(|limit| limit.name.as_str()).collect();
-    if let (Some(field), false) = (top.get("limits"), names.is_empty()) {
-        let message = format!("a restart forgets what is used of {}", words::all_of(names));
-        field.warn_key(message, "`state: { file: tollgate.state }` keeps it");
-    }
-}
-
-/// Warns of fields that only trusted proxies may send, where there are none: the gateway removes the fields.
-fn warn_of_unbelieved_fields(
-    top: &Section<'_>,
-    client_address: &ClientAddress,
-    limits: &[Limit],
-    customers: &Customers,
-) {
-    if !client_address.trusted_proxies.is_empty() {
-        return;
-    }
-    let is_hop_field = |name: &str| client_address.is_hop_field(name.as_bytes());
-    let warn = |field: &Field<'_>, does: &str| {
-        let says =
-            format!("{does} by a field that is believed of no request: `client_address` has no `trusted_proxies`");
-        field.findings().add(Problem::warning(field.key_place(), says));
-    };
-    let counts_by_one = |limit: &Limit| {
-        let is_one = |part: &KeyPart| matches!(part, KeyPart::Header(name, _) if is_hop_field(name.as_str()));
-        limit.key.parts.iter().any(is_one)
-            || matches!(&limit.cost, CostRule::Header { name, .. } if is_hop_field(name.as_str()))
-    };
-    for (name, field) in top.named("limits") {
-        if limits.iter().any(|limit| limit.name == name && counts_by_one(limit)) {
-            warn(&field, "counts");
-        }
-    }
-    for matched in top.items("routes").iter().filter_map(|route| route.as_mapping()?.get("match")?.as_mapping()) {
-        let headers = matched.named("headers").into_iter();
-        headers.filter(|(name, _)| is_hop_field(name)).for_each(|(_, field)| warn(&field, "goes"));
-    }
-    let identify = top.at(&["customers", "identify"]).and_then(|field| field.as_list());
-    let sources = customers.rules.iter().flat_map(|rules| &rules.identify);
-    for (source, field) in sources.zip(identify.into_iter().flatten()) {
-        if matches!(source, CredentialSource::Header(name) if is_hop_field(name.as_str())) {
-            warn(&field, "identifies customers");
-        }
-    }
 }
 
 /// Warns of names that no route uses. Only for files without errors.

@@ -30,13 +30,6 @@ pub(super) struct ParsedDomain {
     descriptors: Node,
 }
 
-impl ParsedDomain {
-    /// Whether an entry may name a plan.
-    pub(super) const fn names_plans(&self) -> bool {
-        self.plan.is_some()
-    }
-}
-
 /// Reads `domains:`.
 pub(super) fn read(
     top: &Section<'_>,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::algorithm::{AlgorithmName, Parameter, ParameterKind};
+use crate::charge::Mode;
 use crate::ruleset::overrides::OverridesReader;
 
 /// A valid text for a parameter.
