@@ -67,7 +67,7 @@ struct KeyArgs {
     limit: String,
     /// The parts of the key, like `customer=acme` or `header:x-user=bob`; none if the limit has one bucket for all requests
     #[arg(value_name = "PART=VALUE", value_parser = part, conflicts_with = "url")]
-    parts: Vec<KeyPartValue>,
+    parts: Vec<PartArgument>,
     /// The plan whose parameters apply, if the key does not determine it
     #[arg(long, value_name = "PLAN", conflicts_with = "url")]
     plan: Option<String>,
@@ -90,13 +90,13 @@ struct KeyArgs {
     remote: RemoteArgs,
 }
 
-/// A part of a key and its value.
+/// An argument `PART=VALUE`.
 #[derive(Clone)]
-struct KeyPartValue(String, String);
+struct PartArgument(String, String);
 
-fn part(text: &str) -> Result<KeyPartValue, &'static str> {
+fn part(text: &str) -> Result<PartArgument, &'static str> {
     let (name, value) = text.split_once('=').ok_or("a part of a key is written `part=value`")?;
-    Ok(KeyPartValue(name.to_owned(), value.to_owned()))
+    Ok(PartArgument(name.to_owned(), value.to_owned()))
 }
 
 /// Sends the request to the gateway, and prints the response.
@@ -122,7 +122,7 @@ impl KeyArgs {
         let (key, request) = match &self.url {
             None => {
                 let mut key = Map::new();
-                for KeyPartValue(name, value) in &self.parts {
+                for PartArgument(name, value) in &self.parts {
                     if key.insert(name.clone(), json!(value)).is_some() {
                         return Err(format!("the part {name:?} of the key is given twice"));
                     }

@@ -6,7 +6,7 @@ use crate::config::names::Names;
 use crate::config::parameters::Parameters;
 use crate::config::read::Field;
 use crate::config::sharing;
-use crate::config::terms::{AllTerms, FileScope, LimitTerms};
+use crate::config::terms::{AllTerms, FileScope, TermsCompiler};
 use crate::ruleset::LimitId;
 use crate::ruleset::limit::{Limit, OverLimit};
 
@@ -33,8 +33,8 @@ pub(super) fn read<'a>(
     if let Some(max_wait) = section.get("max_wait").or_else(|| max_wait.cloned()) {
         base.take_max_wait(max_wait);
     }
-    let limit = LimitTerms { limit: field, algorithm, base: &base, plans, scope };
-    let terms = limit.compile(&limit.named(&section)?)?;
+    let compiler = TermsCompiler { limit: field, algorithm, base: &base, plans, scope };
+    let terms = compiler.compile(&compiler.named(&section)?)?;
     sharing::check(field, mode, &terms.rules)?;
     Some(Candidate { algorithm, terms })
 }

@@ -6,7 +6,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{CHARGE, COST_PART, COST_RULE, GRAPHQL, RESERVE};
-use crate::config::terms::Room;
+use crate::config::terms::CostBounds;
 use crate::config::values::{A_FIELD_PATH, parse_method};
 use crate::config::words;
 use crate::ruleset::PlanId;
@@ -78,29 +78,29 @@ fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
     }
     let known: Vec<&str> = [kind].into_iter().chain(others.iter()).copied().collect();
     section.reject_unknown(&known);
-    let told = section.get(kind)?;
+    let source = section.get(kind)?;
     match *kind {
         "by_method" => {
-            let (methods, others) = (read_methods(&told), section.whole("others"));
+            let (methods, others) = (read_methods(&source), section.whole("others"));
             Some(CostRule::ByMethod { methods: methods?, others })
         }
         "header" => {
-            let name = told.request_header_name();
+            let name = source.request_header_name();
             let max = section.required("max", "the most that is believed of a client, like `max: 100`");
             let max = max.and_then(|field| field.whole());
             let missing = section.value_or("missing", 1, Field::whole);
             Some(CostRule::Header { name: name?, max: max?, missing })
         }
-        "request_field" => read_said(&section, &told).map(CostRule::RequestField),
-        "graphql" => read_graphql(&told).map(CostRule::GraphQl),
-        "request_bytes" => told.bytes().map(CostRule::RequestBytes),
-        "response_bytes" => told.bytes().map(CostRule::ResponseBytes),
+        "request_field" => read_request_field(&section, &source).map(CostRule::RequestField),
+        "graphql" => read_graphql(&source).map(CostRule::GraphQl),
+        "request_bytes" => source.bytes().map(CostRule::RequestBytes),
+        "response_bytes" => source.bytes().map(CostRule::ResponseBytes),
         kind => {
             let model = section.get_with("model", |field| prices::read_model(field, prices))?;
             let mut cost = ResponseCost { model, ..ResponseCost::default() };
             let parts = match kind {
-                "sum" => read_sum(&mut cost, &told, prices),
-                _ => read_part(&mut cost, kind, &told, Weight::Times(1)),
+                "sum" => read_sum(&mut cost, &source, prices),
+                _ => read_part(&mut cost, kind, &source, Weight::Times(1)),
             };
             let max = section.get_with("max", Field::whole);
             cost.max = parts.and(max)?.unwrap_or(cost.max);
@@ -130,9 +130,9 @@ fn read_graphql(field: &Field<'_>) -> Option<GraphQlCost> {
     })
 }
 
-/// Reads the cost from a field in the request's JSON. `told` holds the path of the field.
-fn read_said(section: &Section<'_>, told: &Field<'_>) -> Option<RequestFieldCost> {
-    let path = told.field_path();
+/// Reads the cost from a field in the request's JSON. `source` holds its path.
+fn read_request_field(section: &Section<'_>, source: &Field<'_>) -> Option<RequestFieldCost> {
+    let path = source.field_path();
     let max = section.required("max", "the most that is believed of a client, like `max: 8000`");
     let max = max.and_then(|field| field.whole());
     let missing = section.get_with("missing", Field::whole);
@@ -146,9 +146,9 @@ fn read_reserve(field: &Field<'_>, prices: &PriceTable) -> Option<Reserve> {
         return field.whole().map(Reserve::Fixed);
     }
     let section = field.section_or(&RESERVE, "a number of tokens, or `{request_field: max_tokens, max: 8000}`")?;
-    let told = section.required("request_field", A_FIELD_PATH)?;
+    let source = section.required("request_field", A_FIELD_PATH)?;
     let price = section.get_with("price", |field| prices::read_column(field, prices));
-    let (tokens, price) = (read_said(&section, &told)?, price?);
+    let (tokens, price) = (read_request_field(&section, &source)?, price?);
     Some(Reserve::FromRequest { tokens, price })
 }
 
@@ -265,19 +265,19 @@ pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
 pub(super) fn check(
     section: &Section<'_>,
     (cost, charge): &(CostRule, ChargeRule),
-    room: &Room<'_>,
+    bounds: &CostBounds<'_>,
     plans: &[&str],
 ) -> Option<()> {
-    let rules = &room.terms.rules;
+    let rules = &bounds.terms.rules;
     if let (Some(field), true) = (section.get("charge"), rules.iter().any(Rule::holds_slots)) {
         let problem = field.key_error("says something only of tokens: slots come back when a request ends");
         return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
     }
     let largest = largest(cost, charge);
-    let Some((plan, most)) = room.largest_costs().find(|(_, most)| largest > *most) else {
+    let Some((plan, most)) = bounds.largest_costs().find(|(_, most)| largest > *most) else {
         return Some(());
     };
-    let plan = plan.and_then(|PlanId(plan)| plans.get(plan)).filter(|_| rules.len() > 1 || !room.priority.is_empty());
+    let plan = plan.and_then(|PlanId(plan)| plans.get(plan)).filter(|_| rules.len() > 1 || !bounds.priority.is_empty());
     let whose = plan.map(|plan| format!(" for the plan {}", words::shown(plan))).unwrap_or_default();
     let field = section.at(RESERVED).or_else(|| section.get("cost")).unwrap_or_else(|| section.field.clone());
     let message = format!(
@@ -287,7 +287,11 @@ pub(super) fn check(
 }
 
 /// Warns of a `max` above the limit's capacity: a client may report such a cost, and the request never passes.
-pub(super) fn warn_if_never_fits(section: &Section<'_>, (cost, charge): &(CostRule, ChargeRule), room: &Room<'_>) {
+pub(super) fn warn_if_never_fits(
+    section: &Section<'_>,
+    (cost, charge): &(CostRule, ChargeRule),
+    bounds: &CostBounds<'_>,
+) {
     let (max, field) = match (&charge.when, cost, &charge.reserve) {
         (
             ChargeTime::Request,
@@ -304,7 +308,7 @@ pub(super) fn warn_if_never_fits(section: &Section<'_>, (cost, charge): &(CostRu
         _ => return,
     };
     let Some(field) = field else { return };
-    let least = room.largest_costs().map(|(_, most)| most).min();
+    let least = bounds.largest_costs().map(|(_, most)| most).min();
     if let Some(least) = least.filter(|least| max > least) {
         let message = format!(
             "believes costs up to {max}, and the limit admits at most {least} at once to some: what costs more can \

@@ -10,7 +10,7 @@ use crate::config::parameters::Parameters;
 use crate::config::prices::{self, PriceTable};
 use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
-use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters, Room};
+use crate::config::terms::{AllTerms, CostBounds, FileScope, NamedPlan, PlanParameters, TermsCompiler};
 use crate::config::written_limit::WrittenLimit;
 use crate::config::{
     ban, cost, key, over_limit, priority, quota_unit, request_overrides, scalar, sharing, warn_at, words,
@@ -229,15 +229,16 @@ impl<'a> LimitReader<'_, 'a> {
             base.take_max_wait(max_wait);
         }
         let mode = others.mode?;
-        let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, scope: self.scope };
-        let named = limit.named(&section)?;
-        let terms = limit.compile(&named)?;
-        let room = Room { terms: &terms, priority: &others.priority, mode };
-        self.check(&section, &room, &others)?;
+        let compiler =
+            TermsCompiler { limit: self.field, algorithm, base: &base, plans: self.plans, scope: self.scope };
+        let named = compiler.named(&section)?;
+        let terms = compiler.compile(&named)?;
+        let bounds = CostBounds { terms: &terms, priority: &others.priority, mode };
+        self.check(&section, &bounds, &others)?;
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let request_overrides = section.get_or("request_overrides", RequestOverrides::default(), |field| {
             let overrides = request_overrides::read(field, algorithm, self.scope)?;
-            request_overrides::check(field, &section, &overrides, &room, largest_cost)?;
+            request_overrides::check(field, &section, &overrides, &bounds, largest_cost)?;
             Some(overrides)
         })?;
         let spec = self.spec((algorithm, mode), &base, &named, &others)?;
@@ -253,19 +254,19 @@ impl<'a> LimitReader<'_, 'a> {
     }
 
     /// Refuses settings that do not suit the limit's rules, and warns of settings without an effect.
-    fn check(&self, section: &Section<'a>, room: &Room<'_>, others: &CommonSettings<'_>) -> Option<()> {
-        let rules = &room.terms.rules;
-        sharing::check(self.field, room.mode, rules)?;
+    fn check(&self, section: &Section<'a>, bounds: &CostBounds<'_>, others: &CommonSettings<'_>) -> Option<()> {
+        let rules = &bounds.terms.rules;
+        sharing::check(self.field, bounds.mode, rules)?;
         if let Some(field) = section.get("warn_at") {
             warn_at::check(&field, rules)?;
         }
         ban::check(section, others.shadow)?;
-        priority::check(section, (others.shadow, room.mode), rules)?;
+        priority::check(section, (others.shadow, bounds.mode), rules)?;
         if let Some(cost) = &others.cost {
-            cost::check(section, cost, room, &self.plans.all().collect::<Vec<_>>())?;
-            cost::warn_if_never_fits(section, cost, room);
+            cost::check(section, cost, bounds, &self.plans.all().collect::<Vec<_>>())?;
+            cost::warn_if_never_fits(section, cost, bounds);
         }
-        self.warn_of_no_effect(section, room.terms, others.enabled);
+        self.warn_of_no_effect(section, bounds.terms, others.enabled);
         Some(())
     }
 

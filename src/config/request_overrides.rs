@@ -7,7 +7,7 @@ use crate::config::identify::CLAIM;
 use crate::config::key::named;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::REQUEST_OVERRIDE;
-use crate::config::terms::{FileScope, Room};
+use crate::config::terms::{CostBounds, FileScope};
 use crate::config::{cost, scalar, sharing, warn_at, words};
 use crate::ruleset::request_overrides::{Bounds, ParameterSource, RequestOverrides, RequestParameter};
 use crate::units::{Cost, Nanos, Rate};
@@ -93,14 +93,14 @@ pub(super) fn check(
     field: &Field<'_>,
     limit: &Section<'_>,
     overrides: &RequestOverrides,
-    room: &Room<'_>,
+    cost_bounds: &CostBounds<'_>,
     largest_cost: Cost,
 ) -> Option<()> {
     if limit.has("candidate") {
         let message = "cannot stand beside `candidate`, which is tried on the parameters of plans";
         return field.fail(field.key_error(message).hint("leave one of them out".to_owned()));
     }
-    for (position, rule) in room.terms.rules.iter().enumerate() {
+    for (position, rule) in cost_bounds.terms.rules.iter().enumerate() {
         let extremes = match overrides.extremes(rule) {
             Ok(extremes) => extremes,
             Err(name) => {
@@ -108,12 +108,14 @@ pub(super) fn check(
                 return field.fail(field.key_error(message));
             }
         };
-        sharing::check(field, room.mode, &extremes)?;
+        sharing::check(field, cost_bounds.mode, &extremes)?;
         if limit.has("warn_at") {
             warn_at::check(field, &extremes)?;
         }
-        let plan = room.lowest_plan(position);
-        extremes.iter().try_for_each(|rule| cost::check_room(field, room.largest_cost(rule, plan), largest_cost))?;
+        let plan = cost_bounds.lowest_plan(position);
+        extremes
+            .iter()
+            .try_for_each(|rule| cost::check_room(field, cost_bounds.largest_cost(rule, plan), largest_cost))?;
     }
     Some(())
 }

@@ -48,8 +48,8 @@ impl FileScope {
     }
 }
 
-/// The parts of a limit from which its terms are built.
-pub(super) struct LimitTerms<'r, 'a> {
+/// Compiles the terms of a limit from its parameters and its plans.
+pub(super) struct TermsCompiler<'r, 'a> {
     pub(super) limit: &'r Field<'a>,
     pub(super) algorithm: AlgorithmName,
     pub(super) base: &'r Parameters<'a>,
@@ -103,15 +103,15 @@ pub(super) struct AllTerms {
     pub(super) without_plan: Option<PlanTerms>,
 }
 
-/// The room of a limit for the costs of requests.
-pub(super) struct Room<'t> {
+/// The bounds of a limit on the costs of requests.
+pub(super) struct CostBounds<'t> {
     pub(super) terms: &'t AllTerms,
     /// The percents of the room that requests of each plan may use; empty where all may use all of it.
     pub(super) priority: &'t [u8],
     pub(super) mode: Mode,
 }
 
-impl Room<'_> {
+impl CostBounds<'_> {
     /// The largest cost under `rule` that requests of `plan` may have.
     pub(super) fn largest_cost(&self, rule: &Rule, plan: Option<PlanId>) -> Option<Cost> {
         Some(self.mode.admitted(usable_tokens(rule, self.priority, plan)?))
@@ -147,7 +147,7 @@ enum Need {
     Never,
 }
 
-impl<'a> LimitTerms<'_, 'a> {
+impl<'a> TermsCompiler<'_, 'a> {
     /// The plans that the limit names; `None` if they cannot be read.
     pub(super) fn named(&self, section: &Section<'a>) -> Option<Vec<NamedPlan<'a>>> {
         let Some(field) = section.get("plans") else {

@@ -38,7 +38,7 @@ pub use file::{FileDirectory, WritableFile};
 pub(super) use groups::GroupNames;
 pub use groups::GroupTable;
 pub use index::Changes;
-pub use lookup::{CallResult, Contract, HttpService, LookupDirectory, LookupObserver, LookupSettings, Server};
+pub use lookup::{Contract, HttpService, LookupDirectory, LookupObserver, LookupSettings, LookupStatus, Server};
 pub use postgres::{DatabaseUrl, MAX_URL, NamedStatement, PostgresDirectory, PostgresSettings, WriteStatements};
 pub(super) use row::is_name;
 pub use table::{CustomerTable, Format};

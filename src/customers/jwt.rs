@@ -364,15 +364,15 @@ fn time(claims: &Map<String, Value>, name: &str) -> Result<Option<Nanos>, TokenF
 // === impl Claims ===
 
 impl Claims {
-    fn find(&self, way: &str) -> Option<&Value> {
-        find(&self.0, way)
+    fn find(&self, path: &str) -> Option<&Value> {
+        find(&self.0, path)
     }
 }
 
 /// Finds a claim. Its name may contain dots, so the whole name is tried before the path through nested claims.
-fn find<'c>(claims: &'c Map<String, Value>, way: &str) -> Option<&'c Value> {
-    claims.get(way).or_else(|| {
-        let (first, rest) = way.split_once('.')?;
+fn find<'c>(claims: &'c Map<String, Value>, path: &str) -> Option<&'c Value> {
+    claims.get(path).or_else(|| {
+        let (first, rest) = path.split_once('.')?;
         find(claims.get(first)?.as_object()?, rest)
     })
 }

@@ -55,19 +55,19 @@ impl OpenDirectory {
     }
 }
 
-/// A server that the gateway asks for customers, and the terms of lookups.
+/// A server that the gateway asks for customers, and the settings of lookups.
 pub(super) struct LookupSource {
     pub(super) identity: ServerIdentity,
     pub(super) server: Server,
-    pub(super) terms: LookupSettings,
+    pub(super) settings: LookupSettings,
 }
 
-/// A database that the gateway reads customers from, and the terms of reading.
+/// A database that the gateway reads customers from, and the settings of reading.
 pub(super) struct DatabaseSource {
     pub(super) query: PostgresQuery,
     /// A hash of the TLS files, if the connection uses TLS.
     pub(super) tls_files: Option<u128>,
-    pub(super) terms: PostgresSettings,
+    pub(super) settings: PostgresSettings,
 }
 
 /// The identity of a server, which decides whether its answers can be reused.
@@ -143,19 +143,19 @@ pub(super) fn open_lookup(
     });
     if let (Some(open), Some(known)) = (open, known)
         && open.has(context)
-        && known.terms() == source.terms
+        && known.settings() == source.settings
     {
         return Arc::clone(&open.directory);
     }
-    // after a change of limits, groups or terms, too, customers stay known while their server is unavailable
-    let server = (source.server, source.terms);
+    // after a change of limits, groups or settings, too, customers stay known while their server is unavailable
+    let server = (source.server, source.settings);
     let opened = LookupDirectory::new(server, known, Arc::new(overrides.clone()), Arc::clone(groups));
     keep(kept, from, context, Directory::Lookup(opened))
 }
 
 /// Opens the directory of a database, which starts with the rows of its snapshot, as [`open_in_file`].
 pub(super) fn open_database(
-    DatabaseSource { query, tls_files, terms }: DatabaseSource,
+    DatabaseSource { query, tls_files, settings }: DatabaseSource,
     context @ RowContext { overrides, groups }: RowContext<'_>,
     kept: &mut Option<OpenDirectory>,
     files: &mut Files<'_>,
@@ -170,7 +170,7 @@ pub(super) fn open_database(
         Directory::Empty | Directory::File(_) | Directory::Lookup(_) => None,
     });
     let reader = Arc::new(overrides.clone());
-    let database = PostgresDirectory::open(terms, &rand::random(), reader, Arc::clone(groups), before);
+    let database = PostgresDirectory::open(settings, &rand::random(), reader, Arc::clone(groups), before);
     if let Some(before) = before
         && before.refused() < database.refused()
     {

@@ -23,7 +23,7 @@ pub(super) fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers
     LookupSource {
         identity: ServerIdentity::Redis(key.clone()),
         server: Server::Redis { pool: Pool::new(servers.clone()), key: key.clone() },
-        terms: terms(REDIS_TIMEOUT, MAX_REDIS_CALLS, *remembered),
+        settings: settings(REDIS_TIMEOUT, MAX_REDIS_CALLS, *remembered),
     }
 }
 
@@ -40,11 +40,11 @@ pub(super) fn http(configured: &HttpLookup, files: &mut Files<'_>) -> Result<Loo
         identity: ServerIdentity::Http(url.clone(), hash(&parts.concat())),
         server: Server::Http(HttpService { url: url.clone(), tls, token, contract }),
         // each call has a connection of its own
-        terms: terms(*timeout, descriptors::for_lookups(descriptors::limit()), *remembered),
+        settings: settings(*timeout, descriptors::for_lookups(descriptors::limit()), *remembered),
     })
 }
 
-const fn terms(
+const fn settings(
     patience: Nanos,
     max_calls: usize,
     LookupCacheSettings { ttl, negative_ttl, max_cached }: LookupCacheSettings,

@@ -23,7 +23,7 @@ pub(super) fn database(
     let uses_tls = query.asks_for_tls || url.needs_tls(false);
     let tls = uses_tls.then(|| files.tls_client(&query.tls)).transpose()?;
     let (tls, tls_files) = tls.map(|(client, files)| (Arc::new(client), files)).unzip();
-    let terms = PostgresSettings {
+    let settings = PostgresSettings {
         url_file: files.path(&query.url_file),
         query: query.query.clone(),
         snapshot_file: files.path(&query.snapshot_file),
@@ -35,7 +35,7 @@ pub(super) fn database(
         asks_for_tls: query.asks_for_tls,
         writes: query.writes.as_ref().map(|statements| writes(statements, levels, files)).transpose()?,
     };
-    Ok(DatabaseSource { query: query.clone(), tls_files, terms })
+    Ok(DatabaseSource { query: query.clone(), tls_files, settings })
 }
 
 /// The statements that change rows. Their parameters are columns of a directory file and `levels` of groups.

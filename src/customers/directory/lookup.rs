@@ -42,7 +42,7 @@ pub enum Server {
     Http(HttpService),
 }
 
-/// The terms of calls and of their cached answers.
+/// The settings of calls and of their cached answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookupSettings {
     /// How long a request waits for an answer.
@@ -57,9 +57,9 @@ pub struct LookupSettings {
     pub max_calls: usize,
 }
 
-/// The result of a call for one credential.
+/// The status of a call for one credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallResult {
+pub enum LookupStatus {
     /// A customer.
     Found,
     /// No customer has the credential.
@@ -72,8 +72,8 @@ pub enum CallResult {
     TimedOut,
 }
 
-impl CallResult {
-    /// The result's label in metrics.
+impl LookupStatus {
+    /// The status's label in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Found => "found",
@@ -85,15 +85,15 @@ impl CallResult {
     }
 }
 
-/// Called after every call with its result and duration.
-pub type LookupObserver = Box<dyn Fn(CallResult, Nanos) + Send + Sync>;
+/// Called after every call with its status and duration.
+pub type LookupObserver = Box<dyn Fn(LookupStatus, Nanos) + Send + Sync>;
 
 /// A directory that looks customers up when their credentials are presented.
 pub struct LookupDirectory(Arc<Lookup>);
 
 struct Lookup {
     server: Server,
-    terms: LookupSettings,
+    settings: LookupSettings,
     hashes: Hashes,
     /// The cached answers, which the directories of one server share from one configuration to the next, unless their number
     /// changes.
@@ -106,7 +106,7 @@ struct Lookup {
     observer: OnceLock<LookupObserver>,
     /// The end of the pause in calls after a failed one.
     backoff_until: AtomicU64,
-    is_away: AtomicBool,
+    is_unavailable: AtomicBool,
 }
 
 /// The customer of a credential, if it has one; an error if no valid answer is available.
@@ -133,7 +133,7 @@ struct PendingCall {
 const CALL_TIME: Nanos = Nanos::new(900_000_000);
 /// After a failed call: how long the last answer stays valid, and how long the server is not asked.
 const STALE_TIME: Nanos = Nanos::SECOND;
-const REST: Nanos = Nanos::new(100_000_000);
+const BACKOFF: Nanos = Nanos::new(100_000_000);
 
 // === impl LookupDirectory ===
 
@@ -142,16 +142,16 @@ impl LookupDirectory {
     /// customers may belong to. The cached answers of the directory `before`, of the same server, stay valid: `reader` reads
     /// them again.
     pub fn new(
-        (server, terms): (Server, LookupSettings),
+        (server, settings): (Server, LookupSettings),
         before: Option<&Self>,
         reader: Arc<dyn OverridesReader>,
         groups: Arc<GroupTable>,
     ) -> Self {
         let before = before.map(|before| &before.0);
         let cache = match before {
-            Some(before) if before.terms.max_cached == terms.max_cached => Arc::clone(&before.cache),
+            Some(before) if before.settings.max_cached == settings.max_cached => Arc::clone(&before.cache),
             _ => {
-                let cache = Cache::new(terms.max_cached);
+                let cache = Cache::new(settings.max_cached);
                 let known = before.iter().flat_map(|before| before.cache.iter());
                 known.for_each(|(hash, cached)| cache.insert(hash, cached));
                 Arc::new(cache)
@@ -159,7 +159,7 @@ impl LookupDirectory {
         };
         Self(Arc::new(Lookup {
             server,
-            terms,
+            settings,
             hashes: before.map_or_else(|| Hashes::new(&rand::random()), |before| before.hashes),
             cache,
             reader: before.map_or(0, |before| before.reader.wrapping_add(1)),
@@ -168,13 +168,13 @@ impl LookupDirectory {
             groups,
             observer: OnceLock::new(),
             backoff_until: AtomicU64::new(0),
-            is_away: AtomicBool::new(false),
+            is_unavailable: AtomicBool::new(false),
         }))
     }
 
-    /// The terms of calls and of their cached answers.
-    pub fn terms(&self) -> LookupSettings {
-        self.0.terms
+    /// The settings of calls and of their cached answers.
+    pub fn settings(&self) -> LookupSettings {
+        self.0.settings
     }
 
     /// Whether the server is an HTTP service.
@@ -194,7 +194,7 @@ impl LookupDirectory {
         self.0.is_good(&cached, now).then_some(cached.answer)
     }
 
-    /// The customer of this credential; `None` if no customer has it. Waits for the server as long as the terms say.
+    /// The customer of this credential; `None` if no customer has it. Waits for the server as long as the settings say.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> LookupResult {
         let shared = &self.0;
         let now = clock.now();
@@ -204,7 +204,7 @@ impl LookupDirectory {
             return cached.answer.clone();
         }
         let answer = match Lookup::start_or_join_call(shared, hash, credential, clock, now) {
-            Some(flight) => flight.wait(shared.terms.patience, now).await,
+            Some(call) => call.wait(shared.settings.patience, now).await,
             None => Err(Unavailable),
         };
         answer.or_else(|unavailable| cached.map_or(Err(unavailable), |cached| cached.answer))
@@ -233,39 +233,39 @@ impl Lookup {
         now: Nanos,
     ) -> Option<PendingCall> {
         let mut pending = self.pending.lock();
-        if let Some(flight) = pending.get(&hash) {
-            return Some(flight.clone());
+        if let Some(call) = pending.get(&hash) {
+            return Some(call.clone());
         }
-        if pending.len() >= self.terms.max_calls || now.get() < self.backoff_until.load(Ordering::Relaxed) {
+        if pending.len() >= self.settings.max_calls || now.get() < self.backoff_until.load(Ordering::Relaxed) {
             return None;
         }
-        let (land, result) = watch::channel(None);
-        let flight = PendingCall { began: now, result };
-        pending.insert(hash, flight.clone());
+        let (publish, result) = watch::channel(None);
+        let call = PendingCall { began: now, result };
+        pending.insert(hash, call.clone());
         drop(pending);
-        let place = CallPermit { shared: Arc::clone(self), hash };
+        let permit = CallPermit { shared: Arc::clone(self), hash };
         let (credential, clock) = (credential.to_vec(), Arc::clone(clock));
         tokio::spawn(async move {
-            let answer = place.shared.ask(hash, &credential, &*clock).await;
-            drop(place);
-            land.send_replace(Some(answer));
+            let answer = permit.shared.ask(hash, &credential, &*clock).await;
+            drop(permit);
+            publish.send_replace(Some(answer));
         });
-        Some(flight)
+        Some(call)
     }
 
     /// Asks the server and caches the answer.
     async fn ask(&self, hash: KeyedHash, credential: &[u8], clock: &dyn Clock) -> LookupResult {
         let (began, field) = (clock.now(), field_of(credential));
-        let longest = self.terms.patience.saturating_add(CALL_TIME);
+        let longest = self.settings.patience.saturating_add(CALL_TIME);
         let asked = timeout(longest.to_duration(), self.get(credential, &field)).await;
         let now = clock.now();
         let mut kept = None;
-        let (result, answer) = match asked {
-            Ok(Ok(None)) => (CallResult::Missing, Ok(None)),
+        let (status, answer) = match asked {
+            Ok(Ok(None)) => (LookupStatus::Missing, Ok(None)),
             Ok(Ok(Some(value))) => match self.read(&value) {
                 Ok(customer) => {
                     kept = Some(value.into());
-                    (CallResult::Found, Ok(Some(Arc::new(customer))))
+                    (LookupStatus::Found, Ok(Some(Arc::new(customer))))
                 }
                 Err(reason) => {
                     let (field, server) = (shortened(&field), self.name());
@@ -275,28 +275,30 @@ impl Lookup {
                         server,
                         "cannot read a customer's entry in the directory; the last valid entry stays in use, if there is one"
                     );
-                    (CallResult::Invalid, Err(Unavailable))
+                    (LookupStatus::Invalid, Err(Unavailable))
                 }
             },
             Ok(Err(error)) => {
                 self.mark_unavailable(&error, now);
-                (CallResult::Failed, Err(Unavailable))
+                (LookupStatus::Failed, Err(Unavailable))
             }
             Err(_) => {
                 if let Server::Redis { pool, key } = &self.server {
                     pool.close_holder(key);
                 }
                 self.mark_unavailable("no answer in time", now);
-                (CallResult::TimedOut, Err(Unavailable))
+                (LookupStatus::TimedOut, Err(Unavailable))
             }
         };
         if let Some(observer) = self.observer.get() {
-            observer(result, now.saturating_sub(began));
+            observer(status, now.saturating_sub(began));
         }
-        if !matches!(result, CallResult::Failed | CallResult::TimedOut) && self.is_away.swap(false, Ordering::Relaxed) {
+        if !matches!(status, LookupStatus::Failed | LookupStatus::TimedOut)
+            && self.is_unavailable.swap(false, Ordering::Relaxed)
+        {
             tracing::info!("{} answers customer lookups again", self.name());
         }
-        self.remember(hash, result, (answer.clone(), kept), now);
+        self.remember(hash, status, (answer.clone(), kept), now);
         answer
     }
 
@@ -310,10 +312,10 @@ impl Lookup {
         Some(cached)
     }
 
-    /// Whether a cached answer is valid. One from before the terms made answers end earlier is not valid for longer than one
-    /// that comes now.
+    /// Whether a cached answer is valid. An answer from before the settings made answers end earlier is not valid for
+    /// longer than an answer that comes now.
     fn is_good(&self, cached: &Cached, now: Nanos) -> bool {
-        let longest = self.terms.ttl.max(self.terms.negative_ttl).max(STALE_TIME);
+        let longest = self.settings.ttl.max(self.settings.negative_ttl).max(STALE_TIME);
         now < cached.good_until && cached.good_until <= now.saturating_add(longest)
     }
 
@@ -341,15 +343,15 @@ impl Lookup {
         }
     }
 
-    fn remember(&self, hash: KeyedHash, result: CallResult, told: (LookupResult, Option<Arc<[u8]>>), now: Nanos) {
-        let ((answer, value), time) = match result {
-            CallResult::Found => (told, self.terms.ttl),
-            CallResult::Missing => (told, self.terms.negative_ttl),
-            CallResult::Invalid | CallResult::Failed | CallResult::TimedOut => {
+    fn remember(&self, hash: KeyedHash, status: LookupStatus, fresh: (LookupResult, Option<Arc<[u8]>>), now: Nanos) {
+        let ((answer, value), time) = match status {
+            LookupStatus::Found => (fresh, self.settings.ttl),
+            LookupStatus::Missing => (fresh, self.settings.negative_ttl),
+            LookupStatus::Invalid | LookupStatus::Failed | LookupStatus::TimedOut => {
                 let before = self.cached(hash).map(|cached| (cached.answer, cached.value));
-                match (before, result) {
+                match (before, status) {
                     (Some(before), _) => (before, STALE_TIME),
-                    (None, CallResult::Invalid) => (told, STALE_TIME),
+                    (None, LookupStatus::Invalid) => (fresh, STALE_TIME),
                     (None, _) => return,
                 }
             }
@@ -359,8 +361,8 @@ impl Lookup {
     }
 
     fn mark_unavailable(&self, error: &str, now: Nanos) {
-        self.backoff_until.store(now.saturating_add(REST).get(), Ordering::Relaxed);
-        if !self.is_away.swap(true, Ordering::Relaxed) {
+        self.backoff_until.store(now.saturating_add(BACKOFF).get(), Ordering::Relaxed);
+        if !self.is_unavailable.swap(true, Ordering::Relaxed) {
             let server = self.name();
             tracing::warn!(error, "{server} does not answer customer lookups; cached customers stay known");
         }
@@ -392,8 +394,8 @@ mod tests {
     use crate::customers::directory::testing::Words;
 
     #[tokio::test]
-    async fn a_server_that_cannot_be_reached_is_asked_again_after_a_rest() {
-        let terms = LookupSettings {
+    async fn a_server_that_cannot_be_reached_is_asked_again_after_a_backoff() {
+        let settings = LookupSettings {
             patience: Nanos::from_secs(60),
             ttl: Nanos::SECOND,
             negative_ttl: Nanos::SECOND,
@@ -402,7 +404,7 @@ mod tests {
         };
         let url = "http://127.0.0.1:1/".parse().unwrap();
         let server = Server::Http(HttpService { url, tls: None, token: None, contract: Contract::Plain });
-        let directory = LookupDirectory::new((server, terms), None, Arc::new(Words), Arc::default());
+        let directory = LookupDirectory::new((server, settings), None, Arc::new(Words), Arc::default());
         let calls = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&calls);
         directory.observe(Box::new(move |_, _| {
@@ -410,8 +412,8 @@ mod tests {
         }));
         let clock = Arc::new(ManualClock::new(Nanos::SECOND));
         let asked: Arc<dyn Clock> = clock.clone();
-        let rest = Nanos::SECOND.saturating_add(REST);
-        for (now, called) in [(Nanos::SECOND, 1), (rest.saturating_sub(Nanos::new(1)), 1), (rest, 2)] {
+        let again = Nanos::SECOND.saturating_add(BACKOFF);
+        for (now, called) in [(Nanos::SECOND, 1), (again.saturating_sub(Nanos::new(1)), 1), (again, 2)] {
             clock.set(now);
             for credential in [b"one", b"two"] {
                 assert!(directory.find(credential, &asked).await.is_err());

@@ -53,7 +53,7 @@ const DEADLINE: Nanos = Nanos::from_secs(600);
 /// How long a change waits until its rows are in force.
 const PATIENCE: Nanos = Nanos::from_secs(5);
 /// The maximum number of invalid rows that are logged individually.
-const MOST_TOLD: usize = 10;
+const MAX_REPORTED_FAULTS: usize = 10;
 
 /// The settings of the database directory. No `Debug`: they include client certificates.
 pub struct PostgresSettings {
@@ -94,7 +94,7 @@ struct KnownRows {
     /// Locked while rows are merged and written to the snapshot. Shared with the directory before, if it has the same file.
     snapshot: Arc<Mutex<Snapshot>>,
     /// A hash of the last log messages about invalid rows.
-    told: Mutex<u128>,
+    reported_faults_hash: Mutex<u128>,
 }
 
 // === impl PostgresSettings ===
@@ -115,27 +115,27 @@ impl PostgresDirectory {
     /// the hashes of credentials, `reader` parses plans, time zones and overrides, and `groups` are the groups that customers
     /// may belong to.
     pub fn open(
-        terms: PostgresSettings,
+        settings: PostgresSettings,
         seed: &[u8; 16],
         reader: Arc<dyn OverridesReader>,
         groups: Arc<GroupTable>,
         before: Option<&Self>,
     ) -> Self {
-        let terms = Arc::new(terms);
+        let settings = Arc::new(settings);
         let snapshot = before.map(|before| &before.rows.snapshot);
-        let snapshot = snapshot.filter(|snapshot| snapshot.lock().is_at(&terms.snapshot_file)).cloned();
-        let writer = Writer { terms: Arc::clone(&terms), reader: Arc::clone(&reader) };
+        let snapshot = snapshot.filter(|snapshot| snapshot.lock().is_at(&settings.snapshot_file)).cloned();
+        let writer = Writer { settings: Arc::clone(&settings), reader: Arc::clone(&reader) };
         let rows = Arc::new(KnownRows {
             table: CustomerTable::new(Format::Csv, seed, reader),
             groups,
-            snapshot: snapshot.unwrap_or_else(|| Arc::new(Mutex::new(Snapshot::new(terms.snapshot_file.clone())))),
-            told: Mutex::default(),
+            snapshot: snapshot.unwrap_or_else(|| Arc::new(Mutex::new(Snapshot::new(settings.snapshot_file.clone())))),
+            reported_faults_hash: Mutex::default(),
         });
         let restored = rows.restore();
         let wanted = Arc::<ReadRequests>::default();
         let hint = Arc::clone(&wanted.hint);
         let source =
-            Database { terms, rows: Arc::clone(&rows), wanted: Arc::clone(&wanted), session: AsyncMutex::default() };
+            Database { settings, rows: Arc::clone(&rows), wanted: Arc::clone(&wanted), session: AsyncMutex::default() };
         let refresher = Refresher::new(source, hint);
         if let Some(at) = restored {
             refresher.resume(rows.table.credentials(), at);
@@ -165,7 +165,7 @@ impl PostgresDirectory {
 
     /// Whether the configuration allows changes of the rows.
     pub(super) fn is_writable(&self) -> bool {
-        self.writer.terms.writes.is_some()
+        self.writer.settings.writes.is_some()
     }
 
     /// The current rows of a customer in the database.
@@ -180,7 +180,7 @@ impl PostgresDirectory {
         change: &Change,
         groups: &GroupTable,
     ) -> Result<ChangedRows, ChangeError> {
-        let statements = self.writer.terms.writes.as_ref().ok_or(ChangeError::NotWritable)?;
+        let statements = self.writer.settings.writes.as_ref().ok_or(ChangeError::NotWritable)?;
         self.writer.change(statements, (customer, change), groups).await
     }
 
@@ -195,7 +195,7 @@ impl PostgresDirectory {
             let is_same = |row: &RowText| table.written(row.get("credential")) == wanted.written(row.get("credential"));
             changed.after.iter().all(is_same) && gone.iter().all(|row| table.written(row.get("credential")).is_none())
         };
-        self.refresher.refresh_until(PATIENCE.min(self.writer.terms.timeout), is_in_force).await
+        self.refresher.refresh_until(PATIENCE.min(self.writer.settings.timeout), is_in_force).await
     }
 }
 
@@ -243,13 +243,13 @@ impl KnownRows {
 
     /// Logs the customers of invalid rows, unless the last log messages were the same.
     fn log_invalid_rows(&self, text: &str, faults: &Faults, count: usize) {
-        let told = faults.faults.iter().take(MOST_TOLD);
-        let told: Vec<_> = told.map(|(line, fault)| (customer_on(text, *line), described(fault))).collect();
-        let hash = files::hash(format!("{count} {told:?}").as_bytes());
-        if count == 0 || std::mem::replace(&mut *self.told.lock(), hash) == hash {
+        let reported = faults.faults.iter().take(MAX_REPORTED_FAULTS);
+        let reported: Vec<_> = reported.map(|(line, fault)| (customer_on(text, *line), described(fault))).collect();
+        let hash = files::hash(format!("{count} {reported:?}").as_bytes());
+        if count == 0 || std::mem::replace(&mut *self.reported_faults_hash.lock(), hash) == hash {
             return;
         }
-        for (customer, reason) in told {
+        for (customer, reason) in reported {
             tracing::warn!(
                 customer,
                 reason,
@@ -285,7 +285,7 @@ fn described(fault: &Fault) -> String {
 // === the source ===
 
 struct Database {
-    terms: Arc<PostgresSettings>,
+    settings: Arc<PostgresSettings>,
     rows: Arc<KnownRows>,
     wanted: Arc<ReadRequests>,
     session: AsyncMutex<Option<Session>>,
@@ -302,26 +302,26 @@ impl Source for Database {
     }
 
     async fn refresh(&self, clock: &Arc<dyn Clock>) -> Result<Refreshed, String> {
-        let url = self.terms.url()?;
+        let url = self.settings.url()?;
         let mut kept = self.session.lock().await;
         let mut session = match kept.take().filter(|session| session.is_good(&url)) {
             Some(session) => session,
-            None => Session::open(&self.terms, &url, self.rows.groups.levels(), &self.wanted).await?,
+            None => Session::open(&self.settings, &url, self.rows.groups.levels(), &self.wanted).await?,
         };
         let began = clock.now();
         let wants_all = self.wanted.full.swap(false, Ordering::Relaxed) || session.full_due <= began;
-        let changed = if wants_all { None } else { session.read_changed(self.terms.timeout, &**clock).await? };
+        let changed = if wants_all { None } else { session.read_changed(self.settings.timeout, &**clock).await? };
         let is_taken = match changed {
             Some(changed) => changed.count == 0 || self.take(changed, &session, RowSet::Changed).await?,
             None => false,
         };
         if !is_taken {
-            let all = session.read_all(self.terms.timeout, &**clock).await?;
+            let all = session.read_all(self.settings.timeout, &**clock).await?;
             self.take(all, &session, RowSet::All).await?;
-            session.full_due = began.saturating_add(self.terms.full_every);
+            session.full_due = began.saturating_add(self.settings.full_every);
         }
         let until_full = session.full_due.saturating_sub(clock.now());
-        let next = if session.has_changes() { self.terms.interval.min(until_full) } else { until_full };
+        let next = if session.has_changes() { self.settings.interval.min(until_full) } else { until_full };
         *kept = Some(session);
         Ok(Refreshed { entries: self.rows.table.credentials(), next })
     }

@@ -86,13 +86,13 @@ pub(super) struct CopiedRows {
 impl Session {
     /// Connects to the first server of the URL that answers. `levels` are the levels of groups.
     pub(super) async fn open(
-        terms: &PostgresSettings,
+        settings: &PostgresSettings,
         url: &str,
         levels: &[Arc<str>],
         wanted: &Arc<ReadRequests>,
     ) -> Result<Self, String> {
-        let prepare = |config| Self::prepare(terms, config, levels, wanted);
-        let (client, driver, statements) = connect_any(terms, url, terms.timeout, prepare).await?;
+        let prepare = |config| Self::prepare(settings, config, levels, wanted);
+        let (client, driver, statements) = connect_any(settings, url, settings.timeout, prepare).await?;
         Ok(Self {
             client,
             _driver: driver,
@@ -104,29 +104,29 @@ impl Session {
     }
 
     async fn prepare(
-        terms: &PostgresSettings,
+        settings: &PostgresSettings,
         config: Config,
         levels: &[Arc<str>],
         wanted: &Arc<ReadRequests>,
     ) -> Result<(Client, Driver, Statements), String> {
         let reconnects = Arc::<AtomicBool>::default();
         let ended = ReconnectOnDrop { wanted: Arc::clone(wanted), reconnects: Arc::clone(&reconnects) };
-        let (client, driver) = connect(terms, &config, Arc::clone(&reconnects), move |notification| {
+        let (client, driver) = connect(settings, &config, Arc::clone(&reconnects), move |notification| {
             ended.wanted.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
             ended.wanted.hint.notify_one();
         })
         .await?;
         client.batch_execute(READ_ONLY).await.map_err(|error| described(&error))?;
-        if let Some(channel) = &terms.channel
+        if let Some(channel) = &settings.channel
             && let Err(error) = client.batch_execute(&format!("LISTEN {}", quoted(channel))).await
         {
             let reason = described(&error);
             tracing::warn!(reason, "cannot listen for notifications of PostgreSQL; changes are found at the next poll");
         }
-        let prepared = client.prepare(bare(&terms.query)).await.map_err(|error| described(&error))?;
+        let prepared = client.prepare(bare(&settings.query)).await.map_err(|error| described(&error))?;
         let columns: Vec<Column<'_>> =
             prepared.columns().iter().map(|column| (column.name(), column.type_())).collect();
-        let statements = Statements::new(&terms.query, &columns, levels)?;
+        let statements = Statements::new(&settings.query, &columns, levels)?;
         // a connection that fails before this is retried after a pause
         reconnects.store(true, Ordering::Relaxed);
         Ok((client, driver, statements))
@@ -201,14 +201,14 @@ impl CopiedRows {
 
 /// Calls `open` for each server of the `url` until one is open within `patience`.
 pub(super) async fn connect_any<T, F: Future<Output = Result<T, String>>>(
-    terms: &PostgresSettings,
+    settings: &PostgresSettings,
     url: &str,
     patience: Nanos,
     open: impl Fn(Config) -> F,
 ) -> Result<T, String> {
     let url = DatabaseUrl::parse(url).map_err(|bad| format!("the file of the URL {bad}"))?;
     let mut failures = Vec::new();
-    for server in url.servers(terms.asks_for_tls, terms.timeout.to_duration()) {
+    for server in url.servers(settings.asks_for_tls, settings.timeout.to_duration()) {
         match timeout(patience.to_duration(), open(server)).await {
             Ok(Ok(opened)) => return Ok(opened),
             Ok(Err(failure)) => failures.push(failure),
@@ -221,12 +221,12 @@ pub(super) async fn connect_any<T, F: Future<Output = Result<T, String>>>(
 /// Connects to one server, and calls `notified` for its notifications. `reconnects` says whether the loss of the connection
 /// triggers a read; dropping the driver sets it to false.
 pub(super) async fn connect(
-    terms: &PostgresSettings,
+    settings: &PostgresSettings,
     config: &Config,
     reconnects: Arc<AtomicBool>,
     notified: impl Fn(&Notification) + Send + 'static,
 ) -> Result<(Client, Driver), String> {
-    let tls = DatabaseTls::new(terms.tls.as_deref());
+    let tls = DatabaseTls::new(settings.tls.as_deref());
     let (client, mut connection) = config.connect(tls).await.map_err(|error| described(&error))?;
     let task = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|task| connection.poll_message(task)).await {
@@ -268,7 +268,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_cannot_be_opened_triggers_no_read() {
-        let terms = PostgresSettings {
+        let settings = PostgresSettings {
             url_file: PathBuf::new(),
             query: "SELECT 1".to_owned(),
             snapshot_file: PathBuf::new(),
@@ -283,7 +283,7 @@ mod tests {
         let wanted = Arc::<ReadRequests>::default();
         // nothing listens on a port that was just closed
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let opened = Session::open(&terms, &format!("postgres://gate@{closed}/customers"), &[], &wanted).await;
+        let opened = Session::open(&settings, &format!("postgres://gate@{closed}/customers"), &[], &wanted).await;
         assert!(opened.is_err());
         assert_eq!(wanted.hint.notified().now_or_never(), None);
     }

@@ -32,9 +32,9 @@ pub struct WriteStatements {
     pub delete: NamedStatement,
 }
 
-/// The writer of rows. No `Debug`: its terms include client certificates.
+/// The writer of rows. No `Debug`: its settings include client certificates.
 pub(super) struct Writer {
-    pub(super) terms: Arc<PostgresSettings>,
+    pub(super) settings: Arc<PostgresSettings>,
     pub(super) reader: Arc<dyn OverridesReader>,
 }
 
@@ -44,7 +44,7 @@ impl Writer {
         let (mut client, _driver) = self.open(TargetSessionAttrs::Any).await?;
         self.in_time(async {
             let transaction = client.build_transaction().read_only(true).start().await.map_err(failed)?;
-            CustomerRows::prepare(&transaction, &self.terms.query, groups).await?.read(&transaction, customer).await
+            CustomerRows::prepare(&transaction, &self.settings.query, groups).await?.read(&transaction, customer).await
         })
         .await
     }
@@ -61,7 +61,7 @@ impl Writer {
         let done = self.in_time(async {
             let level = IsolationLevel::Serializable;
             let transaction = client.build_transaction().isolation_level(level).start().await.map_err(failed)?;
-            let rows = CustomerRows::prepare(&transaction, &self.terms.query, groups).await?;
+            let rows = CustomerRows::prepare(&transaction, &self.settings.query, groups).await?;
             let before = rows.read(&transaction, customer).await?;
             let after = change.apply(customer, &before, groups.levels())?;
             let changed = ChangedRows { before, after };
@@ -102,20 +102,20 @@ impl Writer {
 
     /// The timeout of a connection, and of the work on it.
     fn patience(&self) -> Nanos {
-        self.terms.timeout.min(LONGEST)
+        self.settings.timeout.min(LONGEST)
     }
 
     /// Connects to the first server of the URL that answers; with `ReadWrite`, to the first that also accepts writes.
     async fn open(&self, target: TargetSessionAttrs) -> Result<(Client, Driver), ChangeError> {
         let unavailable = |reason| ChangeError::Unavailable(format!("cannot query the database: {reason}"));
-        let url = self.terms.url().map_err(unavailable)?;
+        let url = self.settings.url().map_err(unavailable)?;
         let open = async |mut config: Config| {
             if target == TargetSessionAttrs::ReadWrite {
                 config.target_session_attrs(target);
             }
-            connect(&self.terms, &config, Arc::default(), |_| ()).await
+            connect(&self.settings, &config, Arc::default(), |_| ()).await
         };
-        connect_any(&self.terms, &url, self.patience(), open).await.map_err(unavailable)
+        connect_any(&self.settings, &url, self.patience(), open).await.map_err(unavailable)
     }
 }
 
