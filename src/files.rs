@@ -14,10 +14,10 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::pattern::Pattern;
 
-/// The most bytes that one read takes from a file.
+/// The number of bytes that one read takes from a file.
 const CHUNK: usize = 64 << 10;
-/// The most symbolic links in a row that are followed, as by the system.
-const MOST_LINKS: usize = 40;
+/// The maximum number of symbolic links in a row that are followed, as by the system.
+const MAX_LINKS: usize = 40;
 
 /// The reason why a file is not read; messages put it after the file's name.
 #[derive(Debug, thiserror::Error)]
@@ -69,25 +69,25 @@ pub enum Fingerprint {
 pub struct FileVersion {
     /// Its path, or the pattern of several.
     pub path: PathBuf,
-    /// The most bytes it may have.
-    pub most: usize,
+    /// The maximum size, in bytes.
+    pub max_bytes: usize,
     /// Its stamp, taken before it was read.
     pub stamp: Stamp,
     /// Its content.
     pub print: Fingerprint,
 }
 
-/// Reads a whole file of at most `most` bytes.
-pub fn read(path: &Path, most: usize) -> (Result<Vec<u8>, ReadError>, FileVersion) {
+/// Reads a whole file of at most `max_bytes` bytes.
+pub fn read(path: &Path, max_bytes: usize) -> (Result<Vec<u8>, ReadError>, FileVersion) {
     let mut bytes = Vec::new();
-    let (outcome, seen) = look_through(path, most, |part| bytes.extend_from_slice(part));
+    let (outcome, seen) = look_through(path, max_bytes, |part| bytes.extend_from_slice(part));
     (outcome.map(|()| bytes), seen)
 }
 
-/// Reads a file of at most `most` bytes part by part. Only the bytes that `take` keeps stay in memory.
-fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Result<(), ReadError>, FileVersion) {
+/// Reads a file of at most `max_bytes` bytes part by part. Only the bytes that `take` keeps stay in memory.
+fn look_through(path: &Path, max_bytes: usize, mut take: impl FnMut(&[u8])) -> (Result<(), ReadError>, FileVersion) {
     let (mut stamp, mut hasher) = (Stamp::Missing, SipHasher13::new());
-    let outcome = parts(path, most, &mut stamp, |part| {
+    let outcome = parts(path, max_bytes, &mut stamp, |part| {
         hasher.write(part);
         take(part);
     });
@@ -96,10 +96,10 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
         Err(ReadError::Failed(error)) if lacks_descriptors(error) => Fingerprint::Unknown,
         Err(reason) => Fingerprint::Unreadable(reason.to_string()),
     };
-    (outcome, FileVersion { path: path.to_owned(), most, stamp, print })
+    (outcome, FileVersion { path: path.to_owned(), max_bytes, stamp, print })
 }
 
-fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8])) -> Result<(), ReadError> {
+fn parts(path: &Path, max_bytes: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8])) -> Result<(), ReadError> {
     let opened = open(path);
     *stamp = Stamp::of(path);
     let mut file = opened?;
@@ -114,8 +114,8 @@ fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8]
             Err(error) => return Err(error.into()),
         };
         total = total.saturating_add(length);
-        if total > most {
-            return Err(ReadError::TooLarge(most));
+        if total > max_bytes {
+            return Err(ReadError::TooLarge(max_bytes));
         }
         take(chunk.get(..length).unwrap_or_default());
     }
@@ -162,7 +162,7 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -
 /// The path behind the symbolic links at `path`, whether there is a file or not.
 pub fn followed(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         let Ok(target) = fs::read_link(&path) else { break };
         path = path.parent().unwrap_or(Path::new("")).join(target);
     }
@@ -193,7 +193,7 @@ fn look_for(pattern: &Path) -> (io::Result<Vec<PathBuf>>, FileVersion) {
         Err(error) if lacks_descriptors(error) => Fingerprint::Unknown,
         Err(reason) => Fingerprint::Unreadable(reason.to_string()),
     };
-    (paths, FileVersion { path: pattern.to_owned(), most: 0, stamp: Stamp::Pattern, print })
+    (paths, FileVersion { path: pattern.to_owned(), max_bytes: 0, stamp: Stamp::Pattern, print })
 }
 
 fn matching(pattern: &Path) -> io::Result<Vec<PathBuf>> {
@@ -266,7 +266,7 @@ impl FileVersion {
     pub fn reread(&self) -> Self {
         let now = match self.stamp {
             Stamp::Pattern => look_for(&self.path).1,
-            Stamp::Missing | Stamp::Present { .. } => look_through(&self.path, self.most, |_| ()).1,
+            Stamp::Missing | Stamp::Present { .. } => look_through(&self.path, self.max_bytes, |_| ()).1,
         };
         if now.print == Fingerprint::Unknown { self.clone() } else { now }
     }

@@ -35,8 +35,8 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct Outbox {
     directory: PathBuf,
-    /// The most bytes of all files together.
-    most: u64,
+    /// The maximum size of all files together, in bytes.
+    max_bytes: u64,
     /// The oldest file first; records are appended to the last one.
     files: VecDeque<RecordFile>,
     /// The lock file, locked as long as this process has the queue open.
@@ -79,8 +79,8 @@ pub enum OpenError {
 // === impl Outbox ===
 
 impl Outbox {
-    /// Opens the queue in `directory`, which is created if it is missing; its files have at most `most` bytes together.
-    pub fn open(directory: &Path, most: u64) -> Result<(Self, Damage), OpenError> {
+    /// Opens the queue in `directory`, which is created if it is missing; its files have at most `max_bytes` bytes together.
+    pub fn open(directory: &Path, max_bytes: u64) -> Result<(Self, Damage), OpenError> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let lock = private().create(true).truncate(false).open(directory.join(LOCK))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -96,7 +96,7 @@ impl Outbox {
             numbers.extend(number);
         }
         numbers.sort_unstable();
-        let mut outbox = Self { directory: directory.to_owned(), most, files: VecDeque::new(), _lock: lock };
+        let mut outbox = Self { directory: directory.to_owned(), max_bytes, files: VecDeque::new(), _lock: lock };
         let mut damage = Damage::default();
         for number in numbers {
             let (file, found) = RecordFile::open(number, &outbox.path_of(number))?;
@@ -144,7 +144,7 @@ impl Outbox {
         let head = head_of(record)?;
         let begins_file = self.files.back().is_none_or(|file| file.end >= FILE_BYTES);
         let needed = length_of([&head, record]).saturating_add(if begins_file { BEGIN } else { 0 });
-        if self.bytes().saturating_add(needed) > self.most {
+        if self.bytes().saturating_add(needed) > self.max_bytes {
             return Ok(false);
         }
         if begins_file {
@@ -156,14 +156,14 @@ impl Outbox {
         Ok(true)
     }
 
-    /// The oldest records that are not acknowledged: `most` at most.
+    /// The oldest records that are not acknowledged: at most `max_records`.
     ///
     /// Errors: the records cannot be read.
-    pub fn batch(&self, most: usize) -> io::Result<Vec<Vec<u8>>> {
+    pub fn batch(&self, max_records: usize) -> io::Result<Vec<Vec<u8>>> {
         let mut batch = Vec::new();
         for file in &self.files {
             let mut at = file.acknowledged;
-            while at < file.end && batch.len() < most {
+            while at < file.end && batch.len() < max_records {
                 let (record, next) = file.record(at)?;
                 batch.push(record);
                 at = next;

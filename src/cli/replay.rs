@@ -239,12 +239,12 @@ pub fn execute(
 
 /// The exit status, with a message if more requests were denied than `--fail-if-denied` allows.
 fn exit_status(args: &ReplayArgs, played: &CompleteReport, mut errors: impl Write) -> Result<ExitCode, String> {
-    let Some(Percent(most)) = args.fail_if_denied else { return Ok(ExitCode::SUCCESS) };
+    let Some(Percent(max)) = args.fail_if_denied else { return Ok(ExitCode::SUCCESS) };
     let denied = played.denied_share().ok_or(NOTHING_OFFERED)?;
-    if denied <= most {
+    if denied <= max {
         return Ok(ExitCode::SUCCESS);
     }
-    let [denied, most] = [denied, most].map(|share| (share * 1e5).round() / 1e3);
+    let [denied, max] = [denied, max].map(|share| (share * 1e5).round() / 1e3);
     let is_coarse = played.whole_second_timestamps + played.out_of_order > 0;
     let at_least = if is_coarse { "at least " } else { "" };
     let whose = match &played.comparison {
@@ -255,7 +255,7 @@ fn exit_status(args: &ReplayArgs, played: &CompleteReport, mut errors: impl Writ
     // a write error is ignored, because the exit status says the same
     drop(writeln!(
         errors,
-        "{at_least}{denied} % of the requests would be denied{whose}: more than --fail-if-denied {most}%"
+        "{at_least}{denied} % of the requests would be denied{whose}: more than --fail-if-denied {max}%"
     ));
     Ok(ExitCode::from(TOO_MUCH_DENIED))
 }

@@ -275,11 +275,11 @@ fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
         has_sample: false,
     };
     let room = FdBudget::within(limit, needs);
-    let most = loaded.ruleset.connections.max.filter(|most| *most > room.clients)?;
+    let max = loaded.ruleset.connections.max.filter(|max| *max > room.clients)?;
     let place = Place { file: file.into(), mark: None, path: "connections.max".to_owned() };
     let warning = Problem::warning(place, "is more than there are descriptors for, upstreams counted in");
     let expected = format!("at most {}, as a process may have {limit} descriptors here", room.clients);
-    Some(warning.found(most.to_string()).expected(expected).hint(
+    Some(warning.found(max.to_string()).expected(expected).hint(
         "raise what the system allows (`ulimit -n`, `LimitNOFILE=` of systemd), or leave `max` out: it follows from that",
     ))
 }

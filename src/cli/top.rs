@@ -34,7 +34,7 @@ pub struct TopArgs {
 }
 
 /// The columns that the first cell of a row has at least.
-const LEAST_WIDTH: usize = 12;
+const MIN_WIDTH: usize = 12;
 
 /// The lines that are neither above the tables nor rows of them: their heads, an empty one, the sum of denials, and the line
 /// of the cursor.
@@ -202,7 +202,7 @@ fn table<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String; N
     // two spaces are between columns
     let widest = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| width_of(cell) + 2).max();
     let others: usize = (1..N).filter_map(widest).sum();
-    let first = width.saturating_sub(others).max(LEAST_WIDTH);
+    let first = width.saturating_sub(others).max(MIN_WIDTH);
     rows.iter_mut().filter_map(|row| row.first_mut()).for_each(|cell| *cell = cut(cell, first));
     columns(&rows, 1).lines().map(|line| cut(line, width) + "\n").collect()
 }

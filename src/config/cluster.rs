@@ -39,7 +39,7 @@ const A_PEER: &str = "an address and a port, like `10.0.0.1:7946`";
 const ALL_PEERS: &str =
     "a list of all gateways, like `[\"10.0.0.1:7946\", \"10.0.0.2:7946\"]`, or `{dns: tollgate.internal, port: 7946}`";
 /// The largest number of gateways in `peers`.
-const MOST_PEERS: usize = 256;
+const MAX_PEERS: usize = 256;
 
 /// Reads `cluster:`.
 pub(super) fn read(top: &Section<'_>) -> Option<Cluster> {
@@ -105,7 +105,7 @@ fn peers(field: &Field<'_>, own: Option<SocketAddr>) -> Option<Peers> {
     if field.as_mapping().is_some() {
         return name(&field.section(&CLUSTER_NAME)?, own).map(Peers::Named);
     }
-    let items = field.list_up_to(MOST_PEERS, "gateways", ALL_PEERS)?;
+    let items = field.list_up_to(MAX_PEERS, "gateways", ALL_PEERS)?;
     unique_items(&items, peer, |member| member.address).map(Peers::Listed)
 }
 

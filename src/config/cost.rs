@@ -24,13 +24,13 @@ const PARTS: &str =
     "a list of `{response_header: NAME, times: 2}` and `{response_field: usage.total_tokens, times: 3}`";
 
 /// The default bound on a number that a response reports.
-const MOST_OF_RESPONSES: Cost = 1_000_000_000;
+const MAX_RESPONSE_NUMBER: Cost = 1_000_000_000;
 
 /// The path of `reserve` in the settings of a limit.
 const RESERVED: &[&str] = &["charge", "reserve"];
 
 /// The largest number of parts in a `sum`.
-const MOST_PARTS: usize = 16;
+const MAX_PARTS: usize = 16;
 
 /// Reads `cost` and `charge`, and checks that they fit together.
 pub(super) fn read(section: &Section<'_>, prices: &PriceTable) -> Option<(CostRule, ChargeRule)> {
@@ -159,12 +159,12 @@ fn read_part(cost: &mut ResponseCost, kind: &str, field: &Field<'_>, weight: Wei
         _ => cost.fields.push(WeightedField { path: field.field_path()?, weight }),
     }
     let price = ResponseCost::price(weight, cost.prices(None));
-    cost.max = cost.max.max(rounded_up(price.millionths(MOST_OF_RESPONSES)));
+    cost.max = cost.max.max(rounded_up(price.millionths(MAX_RESPONSE_NUMBER)));
     Some(())
 }
 
 fn read_sum(cost: &mut ResponseCost, field: &Field<'_>, prices: &PriceTable) -> Option<()> {
-    let items = field.list_up_to(MOST_PARTS, "parts", PARTS)?;
+    let items = field.list_up_to(MAX_PARTS, "parts", PARTS)?;
     cost.is_sum = true;
     let parts = items.iter().map(|item| {
         let section = item.section(&COST_PART)?;
@@ -239,10 +239,10 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
 
 /// Refuses, at `field`, a rule of whose room `usable` is below `largest_cost`: it could never admit such a request.
 pub(super) fn check_room(field: &Field<'_>, usable: Option<Cost>, largest_cost: Cost) -> Option<()> {
-    match usable.filter(|most| *most < largest_cost) {
+    match usable.filter(|max| *max < largest_cost) {
         None => Some(()),
-        Some(most) => {
-            let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
+        Some(max) => {
+            let message = format!("admits at most {max} at once, and a request takes up to {largest_cost}");
             field.fail(field.key_error(message).hint("raise it"))
         }
     }
@@ -274,14 +274,14 @@ pub(super) fn check(
         return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
     }
     let largest = largest(cost, charge);
-    let Some((plan, most)) = bounds.largest_costs().find(|(_, most)| largest > *most) else {
+    let Some((plan, max)) = bounds.largest_costs().find(|(_, max)| largest > *max) else {
         return Some(());
     };
     let plan = plan.and_then(|PlanId(plan)| plans.get(plan)).filter(|_| rules.len() > 1 || !bounds.priority.is_empty());
     let whose = plan.map(|plan| format!(" for the plan {}", words::shown(plan))).unwrap_or_default();
     let field = section.at(RESERVED).or_else(|| section.get("cost")).unwrap_or_else(|| section.field.clone());
     let message = format!(
-        "can never be admitted: a request would take {largest}, and the limit admits at most {most} at once{whose}"
+        "can never be admitted: a request would take {largest}, and the limit admits at most {max} at once{whose}"
     );
     field.fail(field.key_error(message).hint("raise the limit or lower the cost"))
 }
@@ -308,7 +308,7 @@ pub(super) fn warn_if_never_fits(
         _ => return,
     };
     let Some(field) = field else { return };
-    let least = bounds.largest_costs().map(|(_, most)| most).min();
+    let least = bounds.largest_costs().map(|(_, max)| max).min();
     if let Some(least) = least.filter(|least| max > least) {
         let message = format!(
             "believes costs up to {max}, and the limit admits at most {least} at once to some: what costs more can \

@@ -21,7 +21,7 @@ use crate::ruleset::{Domain, LimitId};
 
 const DESCRIPTORS: &str = "a list of descriptors, like `[{key: remote_address, limits: [per-address]}]`";
 /// The largest number of entries of a descriptor.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// A domain as the file writes it.
 pub(super) struct ParsedDomain {
@@ -110,8 +110,8 @@ struct Reader<'r> {
 impl Reader<'_> {
     /// Reads the entries that may follow the keys `before`.
     fn descriptors(&self, field: &Field<'_>, before: &mut Vec<String>) -> Option<HashMap<String, Values>> {
-        if before.len() >= DEEPEST {
-            return field.fail(field.key_error(format!("is deeper than {DEEPEST} entries")));
+        if before.len() >= MAX_DEPTH {
+            return field.fail(field.key_error(format!("is deeper than {MAX_DEPTH} entries")));
         }
         let mut next: HashMap<String, Values> = HashMap::new();
         let items = field.nonempty_list(DESCRIPTORS)?;

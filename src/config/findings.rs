@@ -7,10 +7,10 @@ use crate::config::problem::{Mark, Place, Problem, Problems, Severity, Warning};
 use crate::config::words;
 
 /// The largest number of errors that are kept, and of warnings; further errors are only counted.
-const MOST_KEPT: usize = 1_000;
+const MAX_KEPT: usize = 1_000;
 
 /// The largest number of words that are compared to find near misses, for all findings of a file together.
-const MOST_COMPARED: usize = 20_000;
+const MAX_COMPARED: usize = 20_000;
 
 /// All findings about a configuration so far.
 pub(super) struct Findings {
@@ -49,7 +49,7 @@ impl Findings {
             Severity::Error => self.errors.borrow_mut(),
             Severity::Warning => self.warnings.borrow_mut(),
         };
-        if kept.len() >= MOST_KEPT {
+        if kept.len() >= MAX_KEPT {
             return;
         }
         let is_same = |other: &Problem| other.place.mark == problem.place.mark && other.message == problem.message;
@@ -60,7 +60,7 @@ impl Findings {
 
     /// Whether enough errors are kept. If so, counts one more error: the caller need not create the finding.
     pub(super) fn count_if_full(&self) -> bool {
-        let full = self.errors.borrow().len() >= MOST_KEPT;
+        let full = self.errors.borrow().len() >= MAX_KEPT;
         if full {
             self.more.set(self.more.get().saturating_add(1));
         }
@@ -74,7 +74,7 @@ impl Findings {
 
     /// The word among `known` that `word` probably means: a near miss, or the same thing in the words of other gateways.
     pub(super) fn near_miss<'a>(&self, word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-        let left = MOST_COMPARED.saturating_sub(self.compared.get());
+        let left = MAX_COMPARED.saturating_sub(self.compared.get());
         let known: Vec<&str> = known.into_iter().take(left).collect();
         self.compared.set(self.compared.get().saturating_add(known.len()));
         words::nearest(word, known.iter().copied()).or_else(|| words::translated(word, &known))

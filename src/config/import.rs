@@ -26,7 +26,7 @@ mod traefik;
 mod yaml;
 
 /// The longest window, in seconds: a hundred years.
-const LONGEST_WINDOW: u64 = 100 * 365 * 86_400;
+const MAX_WINDOW: u64 = 100 * 365 * 86_400;
 
 /// The configurations that have been read so far.
 #[derive(Debug, Default)]
@@ -202,7 +202,7 @@ impl Names {
     /// An unused name for the limit of descriptors with these entries.
     fn of<'e>(&mut self, domain: &str, entries: impl Iterator<Item = (&'e str, Option<&'e str>)>) -> String {
         /// Leaves room for a number at the end.
-        const LONGEST: usize = 56;
+        const MAX_NAME: usize = 56;
         let mut name = domain.to_owned();
         for (key, value) in entries {
             name.push('.');
@@ -215,7 +215,7 @@ impl Names {
         let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.:/".contains(c) { c } else { '_' };
         let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
         let name: String =
-            if name.is_empty() { "unnamed".to_owned() } else { name.chars().map(allowed).take(LONGEST).collect() };
+            if name.is_empty() { "unnamed".to_owned() } else { name.chars().map(allowed).take(MAX_NAME).collect() };
         let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
         let free = std::iter::once(name.clone()).chain(numbered).find(|name| !self.0.contains(name));
         let name = free.unwrap_or(name);

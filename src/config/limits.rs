@@ -26,10 +26,10 @@ use crate::ruleset::{LimitId, graphql, request_field};
 use crate::units::Cost;
 
 /// The largest number of plans: each limit has terms for each plan.
-const MOST_PLANS: usize = 1_000;
+const MAX_PLANS: usize = 1_000;
 
 /// The largest number of pairs of a limit and a plan.
-const MOST_TERMS: usize = 1_000_000;
+const MAX_TERMS: usize = 1_000_000;
 
 /// A key's state of more bytes than this causes a warning.
 const LARGE_STATE: u64 = 1 << 20;
@@ -93,10 +93,10 @@ pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
             names.define(&word.text, &item, item.place());
         }
     }
-    if names.len() > MOST_PLANS {
+    if names.len() > MAX_PLANS {
         field
             .findings()
-            .add(field.key_error(format!("has more than {MOST_PLANS} plans")).found(format!("{} plans", names.len())));
+            .add(field.key_error(format!("has more than {MAX_PLANS} plans")).found(format!("{} plans", names.len())));
         return Names::unreadable("a plan");
     }
     names
@@ -105,7 +105,7 @@ pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
 fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
     for limit in top.named("limits").iter().filter_map(|(_, limit)| limit.as_mapping()) {
         for (name, plan) in limit.named("plans") {
-            if !names.all().any(|known| known == name) && names.len() < MOST_PLANS {
+            if !names.all().any(|known| known == name) && names.len() < MAX_PLANS {
                 names.define(name, &plan, plan.key_place());
             }
         }
@@ -125,8 +125,8 @@ pub(super) fn read(
     let prices = prices::read(top);
     let mut read = ReadLimits::none();
     for (name, field) in section.fields() {
-        if read.limits.len().saturating_mul(plans.len()) > MOST_TERMS {
-            let message = format!("has more than {MOST_TERMS} pairs of a limit and a plan");
+        if read.limits.len().saturating_mul(plans.len()) > MAX_TERMS {
+            let message = format!("has more than {MAX_TERMS} pairs of a limit and a plan");
             section.field.findings().add(section.field.key_error(message));
             return ReadLimits::unreadable();
         }

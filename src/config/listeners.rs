@@ -96,9 +96,9 @@ pub struct ClientCertificateSettings {
 }
 
 /// The largest number of listeners.
-const MOST_LISTENERS: usize = 64;
+const MAX_LISTENERS: usize = 64;
 /// The largest number of certificates of a listener.
-const MOST_CERTIFICATES: usize = 1_000;
+const MAX_CERTIFICATES: usize = 1_000;
 
 const CERTIFICATES: &str = "a list, like `[{cert: api.crt, key: api.key}]`";
 
@@ -138,7 +138,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
 fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> Option<Vec<Listener>> {
     const EXPECTED: &str = "a list, like `[{address: \"0.0.0.0:8080\"}]`";
     let field = top.required("listeners", EXPECTED)?;
-    let items = field.list_up_to(MOST_LISTENERS, "listeners", EXPECTED)?;
+    let items = field.list_up_to(MAX_LISTENERS, "listeners", EXPECTED)?;
     all_or_none(items.into_iter().map(|item| {
         let section = item.section(&LISTENER)?;
         let mode = section.optional("mode", mode);
@@ -206,7 +206,7 @@ pub(super) fn bounds(top: &Section<'_>) -> ConnectionBounds {
 fn tls(field: &Field<'_>) -> Option<ListenerTls> {
     let section = field.section(&LISTENER_TLS)?;
     let certificates = section.required("certificates", CERTIFICATES).and_then(|field| {
-        let items = field.list_up_to(MOST_CERTIFICATES, "certificates", CERTIFICATES)?;
+        let items = field.list_up_to(MAX_CERTIFICATES, "certificates", CERTIFICATES)?;
         unique_items(&items, certificate, |files| files.cert.path.clone())
     });
     Some(ListenerTls {

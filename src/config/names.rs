@@ -10,7 +10,7 @@ use crate::config::values::check_name;
 use crate::config::words;
 
 /// The largest number of names that a message lists.
-const MOST_LISTED: usize = 10;
+const MAX_LISTED: usize = 10;
 
 /// The names of one kind of thing, and whether the file uses them.
 ///
@@ -92,7 +92,7 @@ impl Names {
         }
         let expected = match self.places.len() {
             0 => format!("the name of {}; none is defined", self.what),
-            1..=MOST_LISTED => words::alternatives(self.all()),
+            1..=MAX_LISTED => words::alternatives(self.all()),
             _ => format!("the name of {}", self.what),
         };
         let message = format!("is not the name of {}", self.what);

@@ -7,13 +7,14 @@ use crate::ruleset::cost::CostRule;
 
 /// The unit of a quota without `quota_unit`.
 pub(super) const REQUESTS: &str = "requests";
-const LONGEST: usize = 40;
+/// The maximum length of a unit, in bytes.
+const MAX_UNIT: usize = 40;
 
 /// Reads `quota_unit`.
 pub(super) fn read(field: &Field<'_>) -> Option<String> {
     let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
     field.parsed("a word of small letters, digits, `-` and `_`, like `tokens`", |text| {
-        match !text.is_empty() && text.len() <= LONGEST && text.bytes().all(is_good) {
+        match !text.is_empty() && text.len() <= MAX_UNIT && text.bytes().all(is_good) {
             true => Ok(text.to_owned()),
             false => Err(invalid("is not one word")),
         }

@@ -292,11 +292,11 @@ impl<'a> Field<'a> {
         Some(items)
     }
 
-    /// The items of a list that must have at least one item and at most `most`; `what` names the items in the message.
-    pub(super) fn list_up_to(&self, most: usize, what: &str, expected: &str) -> Option<Vec<Self>> {
+    /// The items of a list that must have at least one item and at most `max`; `what` names the items in the message.
+    pub(super) fn list_up_to(&self, max: usize, what: &str, expected: &str) -> Option<Vec<Self>> {
         let items = self.nonempty_list(expected)?;
-        match items.len() > most {
-            true => self.fail(self.key_error(format!("has more than {most} {what}"))),
+        match items.len() > max {
+            true => self.fail(self.key_error(format!("has more than {max} {what}"))),
             false => Some(items),
         }
     }

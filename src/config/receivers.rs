@@ -49,7 +49,7 @@ pub struct TraceFiles {
 }
 
 /// The largest length of a service's name, in bytes.
-const LONGEST_SERVICE: usize = 255;
+const MAX_SERVICE_BYTES: usize = 255;
 
 /// The receivers that the file has, each with its files.
 pub(super) struct Receivers {
@@ -178,7 +178,7 @@ fn traces(field: &Field<'_>, context: &ReceiversContext<'_>) -> Option<(Traces, 
 }
 
 fn service(text: &str) -> Result<String, InvalidValue> {
-    match (1..=LONGEST_SERVICE).contains(&text.len()) {
+    match (1..=MAX_SERVICE_BYTES).contains(&text.len()) {
         true => Ok(text.to_owned()),
         false => Err(invalid("is empty or longer than 255 bytes")),
     }

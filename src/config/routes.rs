@@ -318,7 +318,7 @@ pub(super) fn warn_of_final_slashes(top: &Section<'_>, matcher: &Matcher, limits
         let hosts = or_any(route.hosts.iter().map(ToString::to_string));
         let methods = or_any(route.methods.iter().cloned());
         let requests = hosts.iter().flat_map(|host| methods.iter().map(move |method| (host, method)));
-        let dodged = requests.take(MOST_PAIRS).find_map(|(host, method)| {
+        let dodged = requests.take(MAX_PAIRS).find_map(|(host, method)| {
             let (host, method) = (host.as_deref().unwrap_or_default(), method.as_deref().unwrap_or("GET"));
             let other = matcher.find_bare(method, host, &path)?;
             let lacking = route.limits.iter().filter(|id| !other.limits.contains(id)).filter_map(|id| limits.get(id.0));
@@ -349,14 +349,14 @@ struct ShadowedRoutes {
     taken: HashMap<u64, String>,
 }
 
-/// The most pairs of a host and a method that are checked; a route with more pairs is never called hidden.
-const MOST_PAIRS: usize = 256;
+/// The maximum number of pairs of a host and a method that are checked; a route with more pairs is never called hidden.
+const MAX_PAIRS: usize = 256;
 
 impl ShadowedRoutes {
     fn check_route(&mut self, route: &Route, field: &Field<'_>) {
         let hosts = or_any(route.hosts.iter().map(ToString::to_string));
         let methods = or_any(route.methods.iter().cloned());
-        if hosts.len().saturating_mul(methods.len()) > MOST_PAIRS {
+        if hosts.len().saturating_mul(methods.len()) > MAX_PAIRS {
             return;
         }
         let headers = route.headers.iter().map(|condition| format!("{condition:?}"));

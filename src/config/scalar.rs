@@ -85,8 +85,8 @@ pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
         return Err(invalid("has a time of zero"));
     }
     let period = period.get().checked_mul(scale).map(Nanos::new).ok_or_else(|| invalid(TOO_FINE))?;
-    let most = Rate::MAX_TOKENS;
-    Rate::new(tokens, period).ok_or_else(|| invalid(format!("is more than {most} tokens in a time")))
+    let max = Rate::MAX_TOKENS;
+    Rate::new(tokens, period).ok_or_else(|| invalid(format!("is more than {max} tokens in a time")))
 }
 
 /// Parses a length of time: `250ms`, `15m`, `1.5s`. Decimals are valid if the result is a whole number of nanoseconds.
@@ -194,11 +194,11 @@ pub fn percent(text: &str) -> Result<Share, InvalidValue> {
 
 /// Parses the price of a million tokens, in units of money with up to six decimals: `0.15`.
 pub fn price(text: &str) -> Result<Price, InvalidValue> {
-    const MOST: u64 = 1_000_000;
+    const MAX_PRICE: u64 = 1_000_000;
     let (numerator, denominator) = decimal_parts(text).map_err(|_| invalid("is not a decimal number"))?;
     let millionths = u128::from(numerator).saturating_mul(1_000_000);
     match (millionths % u128::from(denominator), u64::try_from(millionths / u128::from(denominator))) {
-        (0, Ok(price)) if price <= MOST.saturating_mul(1_000_000) => Ok(Price(price)),
+        (0, Ok(price)) if price <= MAX_PRICE.saturating_mul(1_000_000) => Ok(Price(price)),
         (0, _) => Err(invalid("is too large").hint("the most is 1000000")),
         _ => Err(invalid("has more than six decimals")),
     }
@@ -281,7 +281,7 @@ fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&s
 }
 
 /// `number` times `length`, which must be a whole number.
-fn quantity(what: &str, number: &str, length: u64, smallest: &str, most: &str) -> Result<u64, InvalidValue> {
+fn quantity(what: &str, number: &str, length: u64, smallest: &str, max: &str) -> Result<u64, InvalidValue> {
     let (digits, scale) = match decimal_parts(number) {
         Ok(parts) => parts,
         Err(NotDecimal::Malformed) => return Err(invalid(format!("is not a {what}"))),
@@ -292,7 +292,7 @@ fn quantity(what: &str, number: &str, length: u64, smallest: &str, most: &str) -
     if rest != 0 {
         return Err(invalid(format!("is not a whole number of {smallest}")));
     }
-    u64::try_from(whole).map_err(|_| invalid(format!("is too large (at most {most})")))
+    u64::try_from(whole).map_err(|_| invalid(format!("is too large (at most {max})")))
 }
 
 #[derive(Debug, PartialEq)]

@@ -166,7 +166,7 @@ impl Kind {
     /// The range of a whole number.
     pub(super) fn whole_range(&self) -> Option<RangeInclusive<u64>> {
         match self {
-            Self::Whole(least, most) => Some(*least..=*most),
+            Self::Whole(min, max) => Some(*min..=*max),
             Self::OneOf(kinds) => kinds.iter().find_map(Self::whole_range),
             _ => None,
         }
@@ -175,7 +175,7 @@ impl Kind {
     /// The range of a size.
     pub(super) fn size_range(&self) -> Option<RangeInclusive<u64>> {
         match self {
-            Self::Size(least, most) => Some(*least..=*most),
+            Self::Size(min, max) => Some(*min..=*max),
             _ => None,
         }
     }
@@ -183,7 +183,7 @@ impl Kind {
     /// The range of a length of time.
     pub(super) fn duration_range(&self) -> Option<RangeInclusive<Nanos>> {
         match self {
-            Self::Duration(least, most) => Some(*least..=*most),
+            Self::Duration(min, max) => Some(*min..=*max),
             _ => None,
         }
     }

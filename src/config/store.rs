@@ -57,9 +57,9 @@ const SERVERS: &str =
     "`redis: \"redis://127.0.0.1:6379/0\"`, `sentinel: {master: ..., nodes: ...}` or `cluster: [...]`";
 const A_LIST_OF_SENTINELS: &str = "a list, like `[\"10.0.0.1:26379\", \"10.0.0.2:26379\"]`";
 const A_LIST_OF_SERVERS: &str = "a list, like `[\"redis://10.0.0.1:6379\", \"redis://10.0.0.2:6379\"]`";
-const LONGEST_PREFIX: usize = 64;
+const MAX_PREFIX: usize = 64;
 /// The largest number of sentinels or servers of a cluster that the file may name.
-const MOST_NAMED: usize = 64;
+const MAX_SERVERS: usize = 64;
 
 /// Reads `store:`.
 pub(super) fn read(top: &Section<'_>) -> Option<RedisStore> {
@@ -150,7 +150,7 @@ fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
         })
     });
     let nodes = section.required("nodes", A_LIST_OF_SENTINELS).and_then(|field| {
-        let items = field.list_up_to(MOST_NAMED, "addresses", A_LIST_OF_SENTINELS)?;
+        let items = field.list_up_to(MAX_SERVERS, "addresses", A_LIST_OF_SENTINELS)?;
         unique_items(&items, |item| item.read(address::sentinel), Address::clone)
     });
     let username = section.optional("username", |field| field.read(named));
@@ -163,7 +163,7 @@ fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
 }
 
 fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
-    let items = field.list_up_to(MOST_NAMED, "addresses", A_LIST_OF_SERVERS)?;
+    let items = field.list_up_to(MAX_SERVERS, "addresses", A_LIST_OF_SERVERS)?;
     let items: Vec<_> = items.into_iter().map(Field::secret).collect();
     let servers = unique_items(&items, |item| item.parsed(A_SERVER, address::server), |server| server.at.clone())?;
     let mut first = None;
@@ -211,8 +211,8 @@ fn prefix(field: &Field<'_>) -> Option<String> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
         match text.len() {
             0 => Err(invalid("is empty")),
-            1..=LONGEST_PREFIX if text.bytes().all(fits) => Ok(text.to_owned()),
-            1..=LONGEST_PREFIX => Err(invalid("has other characters")),
+            1..=MAX_PREFIX if text.bytes().all(fits) => Ok(text.to_owned()),
+            1..=MAX_PREFIX => Err(invalid("has other characters")),
             _ => Err(invalid("is too long")),
         }
     })

@@ -13,8 +13,8 @@ pub(super) const NAME: &str = "--set";
 
 const LIMITS: &str = "limits";
 
-/// The most limits that a message names.
-const MOST_NAMED: usize = 20;
+/// The maximum number of limits that a message names.
+const MAX_NAMED_LIMITS: usize = 20;
 
 /// The path of a limit's setting, and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) fn apply(
                 }
                 TrialSettingError::NoLimit(known) => {
                     let name = path.split('.').nth(1).unwrap_or_default();
-                    let names = words::alternatives(known.iter().copied().take(MOST_NAMED));
+                    let names = words::alternatives(known.iter().copied().take(MAX_NAMED_LIMITS));
                     problem(&format!("there is no limit `{name}`")).expected(names).hint(findings.suggest(name, known))
                 }
                 TrialSettingError::Several => problem("is more than one setting of a limit").expected(

@@ -52,17 +52,17 @@ impl<'a> Field<'a> {
     /// Reads a length of time within the setting's range.
     pub(super) fn duration(&self) -> Option<Nanos> {
         let range = self.kind().and_then(Kind::duration_range).unwrap_or(Nanos::ZERO..=Nanos::MAX);
-        let (least, most) = (*range.start(), *range.end());
+        let (min, max) = (*range.start(), *range.end());
         let example = self.default().unwrap_or("250ms");
-        let expected = match (least, most) {
-            (least, Nanos::MAX) if least <= Nanos::new(1) => Cow::Borrowed(A_DURATION),
-            (least, Nanos::MAX) => format!("a length of time, at least {least}, like `{example}`").into(),
-            (least, most) => format!("a length of time from {least} to {most}, like `{example}`").into(),
+        let expected = match (min, max) {
+            (min, Nanos::MAX) if min <= Nanos::new(1) => Cow::Borrowed(A_DURATION),
+            (min, Nanos::MAX) => format!("a length of time, at least {min}, like `{example}`").into(),
+            (min, max) => format!("a length of time from {min} to {max}, like `{example}`").into(),
         };
         self.parsed(&expected, |text| match scalar::duration(text)? {
-            Nanos::ZERO if least == Nanos::new(1) => Err(invalid("must be longer than nothing")),
-            duration if duration < least => Err(invalid("is too short")),
-            duration if duration > most => Err(invalid("is too long")),
+            Nanos::ZERO if min == Nanos::new(1) => Err(invalid("must be longer than nothing")),
+            duration if duration < min => Err(invalid("is too short")),
+            duration if duration > max => Err(invalid("is too long")),
             duration => Ok(duration),
         })
     }
@@ -70,15 +70,15 @@ impl<'a> Field<'a> {
     /// Reads a whole number within the setting's range. A number that does not fit into `T` is an error.
     pub(super) fn whole<T: TryFrom<u64>>(&self) -> Option<T> {
         let range = self.kind().and_then(Kind::whole_range).unwrap_or(0..=u64::MAX);
-        let (least, most) = (range.start(), range.end());
-        let expected = match *most {
-            u64::MAX if *least == 0 => Cow::Borrowed("a whole number"),
-            u64::MAX => format!("a whole number, at least {least}").into(),
-            _ => format!("a whole number from {least} to {most}").into(),
+        let (min, max) = (range.start(), range.end());
+        let expected = match *max {
+            u64::MAX if *min == 0 => Cow::Borrowed("a whole number"),
+            u64::MAX => format!("a whole number, at least {min}").into(),
+            _ => format!("a whole number from {min} to {max}").into(),
         };
         self.parsed(&expected, |text| match scalar::whole(text)? {
-            number if number < *least => Err(invalid("is too small")),
-            number if number > *most => Err(invalid("is too large")),
+            number if number < *min => Err(invalid("is too small")),
+            number if number > *max => Err(invalid("is too large")),
             number => T::try_from(number).map_err(|_| invalid("is too large")),
         })
     }

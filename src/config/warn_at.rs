@@ -5,11 +5,11 @@ use crate::config::read::{Field, all_or_none};
 use crate::units::Nanos;
 
 const EXPECTED: &str = "up to four percents, each above the one before, like `[80, 95]`";
-const MOST: usize = 4;
+const MAX_MARKS: usize = 4;
 
 /// Reads the percentages, which must rise.
 pub(super) fn read(field: &Field<'_>) -> Option<Vec<u8>> {
-    let items = field.list_up_to(MOST, "marks", EXPECTED)?;
+    let items = field.list_up_to(MAX_MARKS, "marks", EXPECTED)?;
     let marks: Vec<u8> = all_or_none(items.iter().map(Field::whole))?;
     let mut pairs = marks.iter().zip(marks.iter().skip(1));
     match pairs.position(|(mark, next)| next <= mark).and_then(|position| items.get(position.saturating_add(1))) {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 /// The longest value that a message shows, in characters.
-const LONGEST_SHOWN: usize = 60;
+const MAX_SHOWN: usize = 60;
 
 /// The length from which a mix of letters and digits looks like a key or a token.
 const LIKE_A_TOKEN: usize = 12;
@@ -75,7 +75,7 @@ fn listed<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
 
 /// A value in backquotes, unless it is long or might be a secret.
 pub(super) fn shown(text: &str) -> String {
-    match text.chars().count() <= LONGEST_SHOWN && !may_be_secret(text) {
+    match text.chars().count() <= MAX_SHOWN && !may_be_secret(text) {
         true => format!("`{}`", text.escape_debug()),
         false => hidden(text),
     }

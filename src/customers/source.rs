@@ -16,7 +16,7 @@ use crate::units::Nanos;
 /// The pause after the first failed attempt; it doubles with each further one.
 const FIRST_PAUSE: Nanos = Nanos::SECOND;
 /// The longest pause after failed attempts.
-const LONGEST_PAUSE: Nanos = Nanos::from_secs(30);
+const MAX_PAUSE: Nanos = Nanos::from_secs(30);
 
 /// A source of remote data.
 #[async_trait]
@@ -269,7 +269,7 @@ pub async fn begin(sources: &[Arc<Refresher>], patience: Nanos, clock: &Arc<dyn 
 /// The pause after a failed attempt that followed `failures` failed ones. `spread` makes it up to half longer, so that
 /// gateways that failed at the same time do not retry at the same time.
 fn pause_after(failures: u32, spread: u8) -> Nanos {
-    let pause = FIRST_PAUSE.doubled(failures).min(LONGEST_PAUSE).get();
+    let pause = FIRST_PAUSE.doubled(failures).min(MAX_PAUSE).get();
     Nanos::new(pause.saturating_add(pause.saturating_mul(spread.into()) >> 9))
 }
 

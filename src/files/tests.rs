@@ -27,8 +27,8 @@ impl Drop for Scratch {
     }
 }
 
-fn reason(path: &Path, most: usize) -> String {
-    read(path, most).0.unwrap_err().to_string()
+fn reason(path: &Path, max_bytes: usize) -> String {
+    read(path, max_bytes).0.unwrap_err().to_string()
 }
 
 #[test]

@@ -15,8 +15,8 @@ impl Folder {
         self.open_with(1 << 20).0
     }
 
-    fn open_with(&self, most: u64) -> (Outbox, Damage) {
-        Outbox::open(&self.0, most).unwrap()
+    fn open_with(&self, max_bytes: u64) -> (Outbox, Damage) {
+        Outbox::open(&self.0, max_bytes).unwrap()
     }
 
     /// The one file of a queue of "first" and "second", and its content.
@@ -48,8 +48,8 @@ fn append(outbox: &mut Outbox, records: &[&str]) -> usize {
     taken
 }
 
-fn texts(outbox: &Outbox, most: usize) -> Vec<String> {
-    outbox.batch(most).unwrap().into_iter().map(|record| String::from_utf8(record).unwrap()).collect()
+fn texts(outbox: &Outbox, max_records: usize) -> Vec<String> {
+    outbox.batch(max_records).unwrap().into_iter().map(|record| String::from_utf8(record).unwrap()).collect()
 }
 
 #[test]
@@ -93,17 +93,17 @@ fn two_processes_do_not_have_the_same_queue() {
 #[test]
 fn a_full_queue_takes_what_there_is_room_for_and_more_once_files_are_over() {
     let folder = Folder::new();
-    let (record, most) = ("x".repeat(100_000), 2_500_000);
-    let (mut outbox, _) = folder.open_with(most);
+    let (record, max_bytes) = ("x".repeat(100_000), 2_500_000);
+    let (mut outbox, _) = folder.open_with(max_bytes);
     let records = vec![record.as_str(); 30];
     let taken = append(&mut outbox, &records);
     assert_eq!((taken, append(&mut outbox, &records)), (24, 0));
-    assert!(outbox.bytes() <= most && folder.files().len() == 3, "{}", outbox.bytes());
+    assert!(outbox.bytes() <= max_bytes && folder.files().len() == 3, "{}", outbox.bytes());
     assert_eq!(outbox.bytes(), folder.files().iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>());
     outbox.acknowledge(12).unwrap();
     assert_eq!((outbox.len(), folder.files().len()), (12, 2));
     drop(outbox);
-    let (mut outbox, damage) = folder.open_with(most);
+    let (mut outbox, damage) = folder.open_with(max_bytes);
     assert_eq!((outbox.len(), damage, texts(&outbox, 99).len()), (12, Damage::default(), 12));
     assert_eq!(append(&mut outbox, &records), 11, "a file of eleven is gone");
     let (_, longest) = (outbox.acknowledge(23).unwrap(), "x".repeat(MAX_RECORD + 1));

@@ -102,8 +102,8 @@ pub(super) fn open_in_file(
     files: &mut Files<'_>,
 ) -> Result<Arc<Directory>, Refused> {
     let file = files.path(named);
-    let (format, most) = (format(&name(&file)), max_bytes(format(&name(&file))));
-    let (bytes, print) = files.bytes(named, most)?;
+    let (format, max_bytes) = (format(&name(&file)), max_bytes(format(&name(&file))));
+    let (bytes, print) = files.bytes(named, max_bytes)?;
     if let Some(open) = kept
         && let OpenDirectory { from, overrides: same, directory, .. } = open
         && let Origin::File { path, print: before, is_writable: was_writable } = from
@@ -123,8 +123,8 @@ pub(super) fn open_in_file(
     let table = load(&files.decode(bytes, &file)?, &name(&file), context).map_err(|problems| files.refuse(problems))?;
     let table = Arc::new(table);
     let reader = Arc::new(overrides.clone());
-    let most = most.min(MAX_WRITABLE);
-    let writable = is_writable.then(|| WritableFile { path: file.clone(), format, most, reader });
+    let max_bytes = max_bytes.min(MAX_WRITABLE);
+    let writable = is_writable.then(|| WritableFile { path: file.clone(), format, max_bytes, reader });
     let from = Origin::File { path: file, print, is_writable };
     Ok(keep(kept, from, context, Directory::File(FileDirectory { table, writable })))
 }

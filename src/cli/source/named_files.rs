@@ -94,17 +94,17 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// The content of a file of at most `most` bytes, and its hash.
-    pub(super) fn bytes(&mut self, named: &NamedFile, most: usize) -> Result<(Vec<u8>, Fingerprint), Refused> {
-        let (bytes, looked) = files::read(&self.path(named), most);
+    /// The content of a file of at most `max_bytes` bytes, and its hash.
+    pub(super) fn bytes(&mut self, named: &NamedFile, max_bytes: usize) -> Result<(Vec<u8>, Fingerprint), Refused> {
+        let (bytes, looked) = files::read(&self.path(named), max_bytes);
         let print = looked.print.clone();
         self.seen.push(looked);
         let bytes = bytes.map_err(|reason| self.refuse(self.unfit(named, reason)))?;
         Ok((bytes, print))
     }
 
-    pub(super) fn text(&mut self, named: &NamedFile, most: usize) -> Result<String, Refused> {
-        let (bytes, _) = self.bytes(named, most)?;
+    pub(super) fn text(&mut self, named: &NamedFile, max_bytes: usize) -> Result<String, Refused> {
+        let (bytes, _) = self.bytes(named, max_bytes)?;
         self.decode(bytes, &self.path(named))
     }
 

@@ -310,7 +310,7 @@ impl Reader<'_> {
             return left_out(field, "it limits each connection by itself");
         }
         let bucket = section(config, "token_bucket")?;
-        let most = number(&bucket, "max_tokens")?;
+        let max = number(&bucket, "max_tokens")?;
         let fill = number(&bucket, "tokens_per_fill").unwrap_or(1);
         let every = text(&bucket, "fill_interval").unwrap_or_default();
         let percent = |name: &str| section(config, name).and_then(|of| fraction(&of)).unwrap_or(0.0);
@@ -323,7 +323,7 @@ impl Reader<'_> {
         }
         let shadow = (enforced == 0.0).then(|| ("shadow", "true".to_owned()));
         let name = text(config, "stat_prefix").unwrap_or_else(|| "local".to_owned());
-        let algorithm = format!("algorithm: token_bucket, rate: {fill}/{every}, burst: {most}");
+        let algorithm = format!("algorithm: token_bucket, rate: {fill}/{every}, burst: {max}");
         let more = [shadow, denial(status_of(config))].into_iter().flatten().collect();
         let settings = LimitSettings { algorithm, key: Vec::new(), more };
         // each filter has its own bucket

@@ -24,9 +24,9 @@ pub(super) const PASS: &str = ": requests that it refuses pass here";
 const OVER_LIMIT: &str = "over_limit";
 
 /// The largest weight of a node.
-const LARGEST_WEIGHT: u64 = 1_000;
+const MAX_WEIGHT: u64 = 1_000;
 /// The largest share of an upstream in the requests of a route.
-const LARGEST_SHARE: u64 = 1_000_000;
+const MAX_SHARE: u64 = 1_000_000;
 /// A number of waiting requests that is never reached.
 const ANY_NUMBER: u64 = 1_000_000;
 
@@ -191,13 +191,13 @@ impl ProxyConfig {
     pub(super) fn settle(&mut self, findings: &Findings) {
         let note = |message: String| findings.add(Problem::warning(findings.place(Mark::START, ""), message));
         for (name, upstream) in &mut self.upstreams {
-            if scale(&mut upstream.nodes, LARGEST_WEIGHT) {
-                note(format!("the weights of {name} are scaled down: {LARGEST_WEIGHT} is the largest"));
+            if scale(&mut upstream.nodes, MAX_WEIGHT) {
+                note(format!("the weights of {name} are scaled down: {MAX_WEIGHT} is the largest"));
             }
         }
         for rule in &mut self.rules {
-            if scale(&mut rule.upstreams, LARGEST_SHARE) {
-                note(format!("the weights of {} are scaled down: {LARGEST_SHARE} is the largest", rule.name));
+            if scale(&mut rule.upstreams, MAX_SHARE) {
+                note(format!("the weights of {} are scaled down: {MAX_SHARE} is the largest", rule.name));
             }
         }
         let is_free = |address: &SocketAddr| {
@@ -338,7 +338,7 @@ impl Upstream {
             ("nodes", Some(list(self.nodes.iter().map(node)))),
             ("tls", self.tls.clone().map(|settings| format!("{{{settings}}}"))),
             ("balance", self.balance.clone()),
-            ("max_requests", self.max_requests.map(|most| most.to_string())),
+            ("max_requests", self.max_requests.map(|max| max.to_string())),
             ("max_pending", self.max_requests.map(|_| ANY_NUMBER.to_string())),
             ("timeouts", mapping(self.timeouts.clone())),
             ("health_check", mapping(self.health_check.clone())),
@@ -347,14 +347,14 @@ impl Upstream {
     }
 }
 
-/// Scales weights so that none is above `most`. Returns whether one was.
-fn scale(weights: &mut [(String, u64)], most: u64) -> bool {
+/// Scales weights so that none is above `max`. Returns whether one was.
+fn scale(weights: &mut [(String, u64)], max: u64) -> bool {
     let largest = weights.iter().map(|(_, weight)| *weight).max().unwrap_or_default();
-    if largest <= most {
+    if largest <= max {
         return false;
     }
     for (_, weight) in weights {
-        *weight = weight.saturating_mul(most).checked_div(largest).unwrap_or(most).clamp(1, most);
+        *weight = weight.saturating_mul(max).checked_div(largest).unwrap_or(max).clamp(1, max);
     }
     true
 }

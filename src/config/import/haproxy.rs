@@ -98,12 +98,12 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Sets a number of `connections:`. `Err` says that it has another value already.
-    fn bound_connections(&mut self, name: &'static str, most: &str) -> Result<(), String> {
+    fn bound_connections(&mut self, name: &'static str, max: &str) -> Result<(), String> {
         match self.front.connections.iter().find(|(known, _)| *known == name) {
-            Some((_, known)) if known != most => Err(format!("is left out: `connections.{name}` is {known} already")),
+            Some((_, known)) if known != max => Err(format!("is left out: `connections.{name}` is {known} already")),
             Some(_) => Ok(()),
             None => {
-                self.front.connections.push((name, most.to_owned()));
+                self.front.connections.push((name, max.to_owned()));
                 Ok(())
             }
         }
@@ -172,7 +172,7 @@ impl<'l> Reader<'l, '_> {
                 address,
                 certificates: certificates.clone(),
                 proxy_protocol: line.has("accept-proxy"),
-                max_connections: line.option("maxconn").filter(|most| *most != "0").map(str::to_owned),
+                max_connections: line.option("maxconn").filter(|max| *max != "0").map(str::to_owned),
             };
             if let Some(why) = self.front.listen(listener) {
                 self.note(line, &why);

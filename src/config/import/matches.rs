@@ -10,7 +10,7 @@ use super::output::{mapping, quoted, scalar, texts};
 use crate::ruleset::path::PathPattern;
 
 /// The largest number of routes into which the limits' conditions may split one route.
-const MOST_CELLS: usize = 64;
+const MAX_CELLS: usize = 64;
 
 /// Conditions that a request must all fulfil.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -259,7 +259,7 @@ pub(super) fn split<'m>(whole: &Match, conditions: impl Iterator<Item = &'m Matc
             let cell = cells.get(at).and_then(|cell| cell.and(condition));
             cells.extend(cell.filter(|cell| !cells.contains(cell)));
         }
-        if cells.len() > MOST_CELLS {
+        if cells.len() > MAX_CELLS {
             return None;
         }
     }

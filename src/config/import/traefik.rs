@@ -17,7 +17,7 @@ mod rule;
 const GUARDS: [&str; 5] = ["basicAuth", "circuitBreaker", "digestAuth", "forwardAuth", "plugin"];
 
 /// Ends a chain or a service that contains itself.
-const DEEPEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// Whether a file is a configuration of Traefik.
 pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
@@ -117,7 +117,7 @@ impl Reader<'_> {
         for middleware in middlewares {
             self.middleware(field, name, bare(&middleware), &mut effects, 0);
         }
-        effects.more.extend(self.max_body.map(|most| ("max_request_body", format!("{most}B"))));
+        effects.more.extend(self.max_body.map(|max| ("max_request_body", format!("{max}B"))));
         if upstreams.is_empty() {
             note(field, "refuses requests with 403 here: its service has no servers that are carried over");
             effects = Effects::refusal();
@@ -144,7 +144,7 @@ impl Reader<'_> {
     }
 
     fn middleware(&mut self, from: &Field<'_>, router: &str, name: &str, effects: &mut Effects, depth: usize) {
-        if depth == DEEPEST {
+        if depth == MAX_DEPTH {
             return note(from, &format!("goes on without {name}, which contains itself"));
         }
         let of = self.middlewares.get(name).cloned();
@@ -178,8 +178,8 @@ impl Reader<'_> {
                 }
                 "buffering" => {
                     name_others(&section, &["maxRequestBodyBytes"]);
-                    let most = number(&section, "maxRequestBodyBytes").filter(|most| *most > 0);
-                    self.max_body = self.max_body.into_iter().chain(most).min();
+                    let max = number(&section, "maxRequestBodyBytes").filter(|max| *max > 0);
+                    self.max_body = self.max_body.into_iter().chain(max).min();
                 }
                 _ if GUARDS.contains(&kind) => note(&field, GUARD),
                 _ => note(&field, "is not carried over"),
@@ -196,7 +196,7 @@ impl Reader<'_> {
     /// The upstreams of a service with their weights, none where no server is carried over; `None` where the service is left
     /// out.
     fn service(&mut self, from: &Field<'_>, name: &str, depth: usize) -> Option<Vec<(String, u64)>> {
-        if depth == DEEPEST {
+        if depth == MAX_DEPTH {
             return left_out(from, format_args!("its service {name} contains itself"));
         }
         let field = self.services.get(name).cloned();

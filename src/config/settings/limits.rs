@@ -3,7 +3,7 @@
 use super::Kind::{self, *};
 
 const COST: Kind = Whole(0, u64::MAX);
-const MOST: Kind = Whole(1, u64::MAX);
+const ONE_OR_MORE: Kind = Whole(1, u64::MAX);
 const ONE_BYTE_OR_MORE: Kind = Size(1, u64::MAX);
 
 /// A part of a key.
@@ -14,7 +14,7 @@ pub(in crate::config) const KEY_PART: Kind = OneOf(&[
 
 const FIELD_PATH: Kind = Text("the names on the way to a field in JSON, like `params.name`");
 const REQUEST_OVERRIDES: Kind = Named("parameter", &Section(&REQUEST_OVERRIDE));
-const A_NUMBER: Kind = OneOf(&[MOST, Text("a rate, like `100/s`")]);
+const A_NUMBER: Kind = OneOf(&[ONE_OR_MORE, Text("a rate, like `100/s`")]);
 const PLANS: Kind = Named("plan", &OneOf(&[Choice(&["unlimited"]), Parameters(&PLAN)]));
 const A_PRICE: &str = "the name of a price in `prices`, like `output`";
 const TEMPLATE: Kind = Text("text in which `{{ NAME }}` stands for a value");
@@ -71,7 +71,7 @@ tables! {
         plans: PLANS, "Parameters for a plan, in place of the limit's own; `unlimited` exempts the plan.";
         request_overrides: REQUEST_OVERRIDES,
             "Parameters that requests bring along, in place of their plan's: a rate, or a whole number like `burst`.";
-        cost: OneOf(&[MOST, Section(&COST_RULE)]), default "1",
+        cost: OneOf(&[ONE_OR_MORE, Section(&COST_RULE)]), default "1",
             "The tokens that a request takes: a number, or the source of the number.";
         charge: Section(&CHARGE), "When the cost is charged, and for which requests.";
         missing_key: Choice(&["deny", "shared_bucket", "skip"]), default "shared_bucket",
@@ -88,7 +88,7 @@ tables! {
         priority: Named("plan", &Whole(1, 100)),
             "The percent of the burst or the quota that requests of a plan may use; plans with a lower percent are \
             denied first.";
-        max_keys: MOST, default "1000000",
+        max_keys: ONE_OR_MORE, default "1000000",
             "The maximum number of keys with a bucket of their own; further keys share one bucket.";
         on_change: Choice(&["carry", "reset"]), default "carry",
             "Whether keys keep what they have used when a reload changes the parameters. `reset` is for sticky limits.";
@@ -108,7 +108,7 @@ tables! {
         header: Text("the name of a header field"), "The header field of the request that holds the cost.";
         request_field: FIELD_PATH,
             "The field with the cost in the JSON of the request's body; one that cannot be read costs `max`.";
-        missing: MOST, "The cost of a request without the field. Default: 1 with `header`, `max` with `request_field`.";
+        missing: ONE_OR_MORE, "The cost of a request without the field. Default: 1 with `header`, `max` with `request_field`.";
         graphql: Section(&GRAPHQL),
             "The cost of the GraphQL document in `query` of the body: its fields, times the lengths of lists; see \
             docs/costs.md.";
@@ -121,16 +121,16 @@ tables! {
             "Numbers in the response that are weighted and added up. A missing number counts 0, unless all are \
             missing.";
         model: Section(&MODEL), "With `sum`: the model in `prices` that a request is for.";
-        max: MOST,
+        max: ONE_OR_MORE,
             "The largest number that is believed, or the largest cost of a `sum`. Required with `header` and \
             `request_field`; otherwise the default is 1000000000, in a `sum` multiplied by its largest `times` or \
             price.";
     }
 
     GRAPHQL "graphql" {
-        max: MOST, required, "The largest cost of a request, and the cost of one that cannot be read.";
+        max: ONE_OR_MORE, required, "The largest cost of a request, and the cost of one that cannot be read.";
         max_depth: Whole(1, 64), default "10", "How deep fields may be nested; a deeper document costs `max`.";
-        items: MOST, default "100", "The assumed length of a list whose argument is a variable.";
+        items: ONE_OR_MORE, default "100", "The assumed length of a list whose argument is a variable.";
         list_arguments: List(&Text("the name of an argument")), default "[first, last]",
             "The arguments that hold the length of a list.";
     }
@@ -162,8 +162,8 @@ tables! {
     /// The settings of `reserve`: the field in which a request announces its largest cost.
     RESERVE "reserve" {
         request_field: FIELD_PATH, required, "A number in the JSON of the request's body.";
-        max: MOST, required, "The largest number that is believed; one that cannot be read reserves as much.";
-        missing: MOST, "The tokens that a request without the field reserves. Default: `max`.";
+        max: ONE_OR_MORE, required, "The largest number that is believed; one that cannot be read reserves as much.";
+        missing: ONE_OR_MORE, "The tokens that a request without the field reserves. Default: `max`.";
         price: Text(A_PRICE), "The price of the model that each token reserves, if `cost` uses prices.";
     }
 
@@ -177,7 +177,7 @@ tables! {
 
     DELAY "delay" {
         max_wait: Kind::DURATION, "The longest wait; without it no request waits.";
-        max_waiting: MOST, "The maximum number of requests that wait under the limit.";
+        max_waiting: ONE_OR_MORE, "The maximum number of requests that wait under the limit.";
     }
 
     DENIED "denied" {

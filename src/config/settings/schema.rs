@@ -65,7 +65,7 @@ pub(super) fn described(setting: &'static Setting, definitions: &mut Map<String,
 fn value(kind: &'static Kind, definitions: &mut Map<String, Value>) -> Value {
     match kind {
         Kind::Flag => or_variable(flag()),
-        Kind::Whole(least, most) => or_variable(whole(*least, *most)),
+        Kind::Whole(min, max) => or_variable(whole(*min, *max)),
         Kind::Size(..) => or_variable(number_with(&format!("({SIZE_UNITS})"))),
         Kind::Duration(..) => or_variable(duration()),
         Kind::Choice(words) => or_variable(choice(words)),
@@ -139,9 +139,9 @@ fn parameter(parameter: &Parameter) -> Value {
     })
 }
 
-fn whole(least: u64, most: u64) -> Value {
-    let bounds = [("minimum", least), ("maximum", most)];
-    or_quoted("integer", "^[0-9]+$", if most == u64::MAX { &bounds[..1] } else { &bounds })
+fn whole(min: u64, max: u64) -> Value {
+    let bounds = [("minimum", min), ("maximum", max)];
+    or_quoted("integer", "^[0-9]+$", if max == u64::MAX { &bounds[..1] } else { &bounds })
 }
 
 fn flag() -> Value {

@@ -8,7 +8,7 @@ use csv::{ReaderBuilder, StringRecord, Trim, WriterBuilder};
 use memchr::memchr_iter;
 
 use super::fault::{Fault, Faults};
-use super::row::{MOST_COLUMNS, Row, RowKind, columns};
+use super::row::{MAX_COLUMNS, Row, RowKind, columns};
 use crate::ruleset::groups::COLUMNS;
 
 /// Reads the rows of `text`; see [`Format::read`](super::table::Format::read).
@@ -83,13 +83,13 @@ impl LineCounter<'_> {
 
 /// The position of each of the [`columns`] in a record.
 struct Columns {
-    positions: [Option<usize>; MOST_COLUMNS],
+    positions: [Option<usize>; MAX_COLUMNS],
     count: usize,
 }
 
 impl Columns {
     fn find(header: &StringRecord, line: u64, (kind, levels): (RowKind, &[Arc<str>]), faults: &mut Faults) -> Self {
-        let mut found = Self { positions: [None; MOST_COLUMNS], count: header.len() };
+        let mut found = Self { positions: [None; MAX_COLUMNS], count: header.len() };
         for (position, name) in header.iter().map(str::trim_ascii).enumerate() {
             let mut known = columns(levels).zip(&mut found.positions).filter(|(known, _)| kind.takes(known));
             match known.find(|(known, _)| *known == name) {

@@ -11,7 +11,7 @@ use super::credential::key_id;
 use super::csv::record;
 use super::fault::Faults;
 use super::groups::GroupTable;
-use super::row::{MOST_COLUMNS, Row, RowKind, columns};
+use super::row::{MAX_COLUMNS, Row, RowKind, columns};
 use super::table::{CustomerTable, Format};
 use super::yaml;
 use crate::ruleset::overrides::OverridesReader;
@@ -114,7 +114,7 @@ impl RowText {
 
     /// The row with this text, which begins on `line`.
     pub(super) fn row(&self, line: u64, levels: &[Arc<str>]) -> Row<'_> {
-        let mut fields = [""; MOST_COLUMNS];
+        let mut fields = [""; MAX_COLUMNS];
         for (place, column) in fields.iter_mut().zip(columns(levels)) {
             *place = self.get(column);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::ruleset::overrides::InvalidOverride;
 
 /// The maximum number of faults that are kept; further ones are only counted.
-const MOST_FAULTS: usize = 1_000;
+const MAX_FAULTS: usize = 1_000;
 
 /// The maximum length of a name, in bytes.
 pub(super) const MAX_NAME: usize = 256;
@@ -150,7 +150,7 @@ impl Faults {
 
     /// Whether further faults are only counted.
     pub(super) const fn is_full(&self) -> bool {
-        self.faults.len() >= MOST_FAULTS
+        self.faults.len() >= MAX_FAULTS
     }
 
     pub(super) const fn is_empty(&self) -> bool {

@@ -39,7 +39,7 @@ pub struct WritableFile {
     /// The format of the file.
     pub format: Format,
     /// The maximum size of the file, in bytes.
-    pub most: usize,
+    pub max_bytes: usize,
     /// The parser of plans, time zones and overrides.
     pub reader: Arc<dyn OverridesReader>,
 }
@@ -86,8 +86,8 @@ impl WritableFile {
         }
         table_of(&changed.after, &self.reader, groups)?;
         let edited = self.edited(text, &rows, &changed, groups.levels())?;
-        if edited.len() > self.most {
-            let message = format!("{} would be larger than {} KiB", self.name(), self.most >> 10);
+        if edited.len() > self.max_bytes {
+            let message = format!("{} would be larger than {} KiB", self.name(), self.max_bytes >> 10);
             return Err(ChangeError::Conflict(message));
         }
         let mut expected: Vec<&RowText> = others.into_iter().map(|(_, row)| row).chain(&changed.after).collect();
@@ -106,7 +106,7 @@ impl WritableFile {
     }
 
     fn read(&self) -> Result<(String, Stamp), ChangeError> {
-        let (bytes, seen) = files::read(&self.path, self.most);
+        let (bytes, seen) = files::read(&self.path, self.max_bytes);
         let bytes = bytes.map_err(|unreadable| ChangeError::Unavailable(format!("{} {unreadable}", self.name())))?;
         let text = String::from_utf8(bytes);
         let text = text.map_err(|_| ChangeError::Conflict(format!("{} is not in UTF-8", self.name())))?;

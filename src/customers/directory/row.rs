@@ -15,7 +15,7 @@ use crate::units::Nanos;
 /// A byte that never occurs in UTF-8.
 const SEPARATOR: u8 = 0xff;
 /// The maximum number of [`columns`].
-pub(super) const MOST_COLUMNS: usize = COLUMNS.len() + MAX_LEVELS;
+pub(super) const MAX_COLUMNS: usize = COLUMNS.len() + MAX_LEVELS;
 
 /// The kind of the rows of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(super) struct Row<'t> {
 
 impl<'t> Row<'t> {
     /// A row of these fields, in the order of [`columns`].
-    pub(super) fn new(line: u64, fields: [&'t str; MOST_COLUMNS]) -> Self {
+    pub(super) fn new(line: u64, fields: [&'t str; MAX_COLUMNS]) -> Self {
         let [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups @ ..] =
             fields;
         Self { line, credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups }

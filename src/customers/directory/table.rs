@@ -126,14 +126,14 @@ impl CustomerTable {
         self.index.load().find(self.hashes.of(&digest_of(credential.as_bytes())?)).cloned()
     }
 
-    /// The first `most` names of customers, in order, after the name `after`. Searches all credentials.
-    pub fn names(&self, after: &str, most: usize) -> Vec<Arc<str>> {
+    /// The first `max` names of customers, in order, after the name `after`. Searches all credentials.
+    pub fn names(&self, after: &str, max: usize) -> Vec<Arc<str>> {
         let (index, mut first) = (self.index.load(), BTreeSet::new());
         for name in index.entries.iter().map(|entry| &entry.customer.name).filter(|name| ***name > *after) {
-            if first.len() < most || first.last().is_some_and(|last| name < last) {
+            if first.len() < max || first.last().is_some_and(|last| name < last) {
                 first.insert(Arc::clone(name));
             }
-            if first.len() > most {
+            if first.len() > max {
                 first.pop_last();
             }
         }

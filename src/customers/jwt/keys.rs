@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=4_096;
 
 /// The maximum number of keys: a token that does not name its key is tried with all keys of a matching algorithm.
-const MOST_KEYS: usize = 100;
+const MAX_KEYS: usize = 100;
 
 /// The maximum size of a key set, in bytes.
 pub const MAX_KEY_SET: usize = 1 << 20;
@@ -64,8 +64,8 @@ impl Keys {
         let Some(entries) = set.get("keys").and_then(Value::as_array) else {
             return Err(vec![KeyFault::at("keys", "is missing, or is no list")]);
         };
-        if entries.len() > MOST_KEYS {
-            return Err(vec![KeyFault::at("keys", format!("holds more than {MOST_KEYS} keys"))]);
+        if entries.len() > MAX_KEYS {
+            return Err(vec![KeyFault::at("keys", format!("holds more than {MAX_KEYS} keys"))]);
         }
         let (mut keys, mut faults) = (Vec::new(), Vec::new());
         for (position, entry) in entries.iter().enumerate() {

@@ -41,7 +41,7 @@ impl<'l> Reader<'l, '_> {
                 upstream.tls = Some(ca.unwrap_or_default());
             }
             checks = checks.or_else(|| server.has("check").then(|| server.clone()));
-            room.push(server.option("maxconn").and_then(|most| most.parse::<u64>().ok()).filter(|most| *most > 0));
+            room.push(server.option("maxconn").and_then(|max| max.parse::<u64>().ok()).filter(|max| *max > 0));
             upstream.nodes.push(node);
         }
         if upstream.nodes.is_empty() {

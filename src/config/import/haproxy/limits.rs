@@ -301,7 +301,7 @@ impl<'l> Reader<'l, '_> {
         &mut self,
         line: &Line,
         tracker: &Tracker<'l>,
-        most: u64,
+        max: u64,
         one: &Conjunction,
     ) -> Result<(), String> {
         let is_of_all = |one: &Conjunction| one.matches == [Match::default()] && one.except.is_empty();
@@ -312,7 +312,7 @@ impl<'l> Reader<'l, '_> {
         if self.sections.iter().filter(|section| section.is_frontend()).count() > 1 {
             self.note(line, "bounds the connections of a client to all listeners");
         }
-        if let Err(why) = self.bound_connections("max_per_client", &most.to_string()) {
+        if let Err(why) = self.bound_connections("max_per_client", &max.to_string()) {
             self.note(line, &why);
         }
         Ok(())

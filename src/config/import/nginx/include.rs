@@ -10,9 +10,9 @@ use crate::config::import::SyntaxError;
 use crate::config::problem::Mark;
 
 /// The deepest nesting of includes.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 /// The largest number of directives, those of a file counted each time that it is included.
-const MOST_DIRECTIVES: usize = 200_000;
+const MAX_DIRECTIVES: usize = 200_000;
 
 struct DumpedFile {
     mark: Mark,
@@ -48,7 +48,7 @@ pub(super) fn parse(text: &str) -> Result<(Vec<Directive>, Vec<Mark>), SyntaxErr
         files.insert(*name, DumpedFile { mark, directives });
     }
     let folder = main.rfind('/').and_then(|slash| main.get(..=slash)).unwrap_or_default();
-    let (used, directives_left) = (HashSet::from([main]), MOST_DIRECTIVES);
+    let (used, directives_left) = (HashSet::from([main]), MAX_DIRECTIVES);
     let mut includer = Includer { folder, files: &files, used, directives_left };
     let directives = files.get(main).map_or(Ok(Vec::new()), |main| includer.inlined(&main.directives, 0))?;
     let mut unused: Vec<Mark> =
@@ -74,7 +74,7 @@ impl<'d> Includer<'d> {
                 let block = one.block.as_ref().map(|block| self.inlined(block, depth)).transpose()?;
                 all.push(Directive { mark: one.mark, words: one.words.clone(), block });
             }
-            if !included.is_empty() && depth == DEEPEST {
+            if !included.is_empty() && depth == MAX_DEPTH {
                 return Err((one.mark, "is deeper than includes may be"));
             }
             for (name, file) in included {

@@ -8,7 +8,7 @@ use crate::config::import::SyntaxError;
 use crate::config::problem::Mark;
 
 /// The deepest nesting of blocks.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// A sign, a comment or space, or a word, which may begin with a part in quotes. A backslash takes the character behind it.
 const TOKENS: &str = r#"(?xs)
@@ -83,7 +83,7 @@ pub(super) fn parse(text: &str, first_line: usize) -> Result<Vec<Directive>, Syn
             Token::Sign(';') if words.is_empty() => return Err((mark, "ends a directive that has no name")),
             Token::Sign(';') => done.push(Directive { mark: begins, words: std::mem::take(&mut words), block: None }),
             Token::Sign('{') if words.is_empty() => return Err((mark, "begins a block that has no name")),
-            Token::Sign('{') if open.len() == DEEPEST => return Err((mark, "is deeper than blocks may be")),
+            Token::Sign('{') if open.len() == MAX_DEPTH => return Err((mark, "is deeper than blocks may be")),
             Token::Sign('{') => {
                 let directive = Directive { mark: begins, words: std::mem::take(&mut words), block: None };
                 open.push((directive, std::mem::take(&mut done)));

@@ -13,7 +13,7 @@ pub(super) struct Zone {
 }
 
 /// The largest burst of a limit.
-const LARGEST_BURST: u64 = 999_999;
+const MAX_BURST: u64 = 999_999;
 
 /// The key that a limit counts by.
 #[derive(Clone, Default)]
@@ -188,11 +188,11 @@ impl Reader<'_, '_> {
     fn rate_of_requests(&self, use_of: &Directive, (rate, unit): (u64, &str)) -> String {
         let number = |name: &str| {
             let text = use_of.option(name)?;
-            let number = text.parse::<u64>().ok().filter(|number| *number <= LARGEST_BURST);
+            let number = text.parse::<u64>().ok().filter(|number| *number <= MAX_BURST);
             if number.is_none() {
-                self.note(use_of, &format!("{name}{text} is carried over as {name}{LARGEST_BURST}"));
+                self.note(use_of, &format!("{name}{text} is carried over as {name}{MAX_BURST}"));
             }
-            number.or(Some(LARGEST_BURST))
+            number.or(Some(MAX_BURST))
         };
         let burst = number("burst=").unwrap_or_default();
         let algorithm = format!("algorithm: gcra, rate: {rate}/{unit}, burst: {}", burst.saturating_add(1));
@@ -207,12 +207,12 @@ impl Reader<'_, '_> {
 
     /// The algorithm of a `limit_conn`; `None` where it says no number.
     fn number_of_connections(&self, use_of: &Directive) -> Option<String> {
-        let most = use_of.arguments().get(1).and_then(|text| text.parse::<u64>().ok());
-        let Some(most) = most.filter(|most| (1..1_000_000).contains(most)) else {
+        let connections = use_of.arguments().get(1).and_then(|text| text.parse::<u64>().ok());
+        let Some(connections) = connections.filter(|connections| (1..1_000_000).contains(connections)) else {
             self.error(use_of, "says no number of connections");
             return None;
         };
-        Some(format!("algorithm: concurrency, limit: {most}"))
+        Some(format!("algorithm: concurrency, limit: {connections}"))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::config::import::matches::{HeaderValue, Match, PathMatch, all_of, joined, open_prefix_note};
 
 /// The deepest nesting of parentheses.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// The matches of a rule, and notes where they cover less than in Traefik. `Err` names the part that cannot be carried over.
 pub(super) fn read(rule: &str) -> Result<(Vec<Match>, Vec<String>), String> {
@@ -49,7 +49,7 @@ impl Reader<'_> {
             return self.matcher();
         }
         self.depth = self.depth.saturating_add(1);
-        if self.depth > DEEPEST {
+        if self.depth > MAX_DEPTH {
             return Err("a rule of so many parentheses".to_owned());
         }
         let found = self.any()?;

@@ -7,7 +7,7 @@ fn levels() -> GroupTable {
 }
 
 fn edited(format: Format, text: &str, customer: &str, change: &Change) -> Result<String, ChangeError> {
-    let file = WritableFile { path: "customers".into(), format, most: 1 << 20, reader: Arc::new(Words) };
+    let file = WritableFile { path: "customers".into(), format, max_bytes: 1 << 20, reader: Arc::new(Words) };
     file.edit(text, customer, change, &levels()).map(|(_, edited)| edited)
 }
 
@@ -110,7 +110,7 @@ fn what_the_directory_would_refuse_is_not_written_and_whose_fault_it_is_is_told(
     let change = Change::Put { terms: terms(&[("plan", "pro")]), key: taken, is_new: true };
     let refused = edited(Format::Csv, text, "globex", &change);
     assert_eq!(refused, Err(ChangeError::Conflict("the credential is that of line 2 again".to_owned())));
-    let file = WritableFile { path: "customers".into(), format: Format::Csv, most: 60, reader: Arc::new(Words) };
+    let file = WritableFile { path: "customers".into(), format: Format::Csv, max_bytes: 60, reader: Arc::new(Words) };
     let refused = file.edit(text, "globex", &put(&[("plan", "pro"), ("suspended", "true")]), &levels()).map(drop);
     assert_eq!(refused, Err(ChangeError::Conflict("customers would be larger than 0 KiB".to_owned())));
 }

@@ -19,7 +19,7 @@ use crate::ruleset::overrides::OverridesReader;
 use crate::units::Nanos;
 
 /// The longest timeout of a change.
-const LONGEST: Nanos = Nanos::from_secs(30);
+const MAX_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// SQLSTATE codes of conflicts with another transaction: serialization failure and deadlock.
 const IN_THE_WAY: [&str; 2] = ["40001", "40P01"];
 
@@ -102,7 +102,7 @@ impl Writer {
 
     /// The timeout of a connection, and of the work on it.
     fn patience(&self) -> Nanos {
-        self.settings.timeout.min(LONGEST)
+        self.settings.timeout.min(MAX_TIMEOUT)
     }
 
     /// Connects to the first server of the URL that answers; with `ReadWrite`, to the first that also accepts writes.

@@ -5,7 +5,7 @@ use crate::files::{Fingerprint, Stamp};
 
 fn file(size: u64, print: u128) -> Vec<FileVersion> {
     let stamp = Stamp::Present { identity: (1, 2), size, written: (3, 4), changed: (5, 6) };
-    vec![FileVersion { path: PathBuf::from("f"), most: 100, stamp, print: Fingerprint::Bytes(print) }]
+    vec![FileVersion { path: PathBuf::from("f"), max_bytes: 100, stamp, print: Fingerprint::Bytes(print) }]
 }
 
 #[test]
