@@ -229,12 +229,16 @@ pub fn hash(bytes: &[u8]) -> u128 {
 fn other_than_file(metadata: &Metadata) -> Option<&'static str> {
     use std::os::unix::fs::FileTypeExt;
     let kind = metadata.file_type();
-    match () {
-        () if kind.is_file() => None,
-        () if kind.is_dir() => Some("a directory"),
-        () if kind.is_fifo() => Some("a pipe"),
-        () if kind.is_socket() => Some("a socket"),
-        () => Some("a device"),
+    if kind.is_file() {
+        None
+    } else if kind.is_dir() {
+        Some("a directory")
+    } else if kind.is_fifo() {
+        Some("a pipe")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else {
+        Some("a device")
     }
 }
 

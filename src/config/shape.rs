@@ -77,10 +77,12 @@ fn read_include(field: &Field<'_>) -> Option<Vec<NamedFile>> {
     let file = |item: &Field<'_>| {
         let path = item.parsed(EXPECTED, named)?;
         let (folder, _) = path.rsplit_once('/').unwrap_or_default();
-        let problem = match () {
-            () if path.split('/').any(|part| part == "..") => "leads out of its folder",
-            () if folder.contains('*') => "has a `*` in the name of a folder",
-            () => return Some(NamedFile { path, place: item.place() }),
+        let problem = if path.split('/').any(|part| part == "..") {
+            "leads out of its folder"
+        } else if folder.contains('*') {
+            "has a `*` in the name of a folder"
+        } else {
+            return Some(NamedFile { path, place: item.place() });
         };
         item.fail(item.error(problem).expected(EXPECTED))
     };

@@ -200,15 +200,19 @@ fn contradicts(one: &Customer, other: &Customer) -> bool {
 fn disagreement(first: &CustomerRow, row: &CustomerRow) -> Option<Fault> {
     let (one, other, line) = (&first.terms, &row.terms, first.line.into());
     let disagrees = |what| Some(Fault::Disagrees { what, line });
-    match () {
-        () if Arc::ptr_eq(one, other) => None,
-        () if one.plan != other.plan && (first.inherits_plan || row.inherits_plan) => {
-            Some(Fault::GroupsDisagree { line })
-        }
-        () if one.plan != other.plan => disagrees("plan"),
-        () if one.suspended != other.suspended => disagrees("`suspended`"),
-        () if one.zone != other.zone => disagrees("time zone"),
-        () if one.own != other.own => disagrees("set of overrides"),
-        () => None,
+    if Arc::ptr_eq(one, other) {
+        None
+    } else if one.plan != other.plan && (first.inherits_plan || row.inherits_plan) {
+        Some(Fault::GroupsDisagree { line })
+    } else if one.plan != other.plan {
+        disagrees("plan")
+    } else if one.suspended != other.suspended {
+        disagrees("`suspended`")
+    } else if one.zone != other.zone {
+        disagrees("time zone")
+    } else if one.own != other.own {
+        disagrees("set of overrides")
+    } else {
+        None
     }
 }

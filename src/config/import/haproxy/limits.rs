@@ -297,13 +297,7 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Bounds the connections of each client.
-    fn bound_clients(
-        &mut self,
-        line: &Line,
-        tracker: &Tracker<'l>,
-        max: u64,
-        one: &Conjunction,
-    ) -> Result<(), String> {
+    fn bound_clients(&mut self, line: &Line, tracker: &Tracker<'l>, max: u64, one: &Conjunction) -> Result<(), String> {
         let is_of_all = |one: &Conjunction| one.matches == [Match::default()] && one.except.is_empty();
         if !is_of_all(one) || !tracker.when.iter().all(is_of_all) {
             let why = "is left out: `connections.max_per_client` exempts no requests; `algorithm: concurrency` does";
