@@ -3,7 +3,7 @@
 //! In Limitador, a limit applies to each descriptor that has the limit's entries, even if it has others. In tollgate, a
 //! descriptor must match entry by entry: each set of entries in the limits becomes one, with all limits that apply.
 
-use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, NamedLimit, Names, add_new, domain_name};
+use super::{Descriptor, DescriptorAction, Domain, MAX_WINDOW, NamedLimit, Names, add_new, domain_name};
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
@@ -15,7 +15,7 @@ tables! {
     LIMIT "limitador" {
         namespace: Text("a name"), required, "The domain.";
         max_value: Whole(0, u64::MAX), required, "How many requests a window has.";
-        seconds: Whole(1, LONGEST_WINDOW), required, "The length of a window.";
+        seconds: Whole(1, MAX_WINDOW), required, "The length of a window.";
         conditions: List(&Text("a condition")), "When it applies.";
         variables: List(&Text("an entry")), "What it counts by.";
         name: Text("a name"), "Its name.";

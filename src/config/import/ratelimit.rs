@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, NamedLimit, Names, domain_name};
+use super::{Descriptor, DescriptorAction, Domain, MAX_WINDOW, NamedLimit, Names, domain_name};
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
@@ -143,7 +143,7 @@ impl Reader<'_> {
             return field.fail(problem.expected("both, or `unlimited: true`"));
         };
         let window = unit.saturating_mul(units);
-        if window > LONGEST_WINDOW {
+        if window > MAX_WINDOW {
             return field.fail(field.key_error("has a window of more than 100 years").hint("lower `unit_multiplier`"));
         }
         if limit == 0 {
