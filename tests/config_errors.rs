@@ -128,7 +128,7 @@ fn another_state_file_is_told_with_what_a_restart_forgets() {
 }
 
 #[test]
-fn what_operators_may_do_otherwise_is_told() {
+fn changes_of_the_admin_section_are_reported() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("other_operators");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("admin.token"), "canary-0123456789abcdef").unwrap();
@@ -225,7 +225,7 @@ fn a_directory_that_is_named_on_another_line_is_the_same() {
 }
 
 #[test]
-fn what_is_compared_to_a_bad_file_or_to_limits_alone_is_refused() {
+fn comparisons_with_bad_files_or_limits_alone_are_refused() {
     let (output, fine) = check_as(Path::new(NEW), Some("tests/fixtures/bad/jitter.yaml"), Format::Text);
     assert!(!fine && output.starts_with("tests/fixtures/bad/jitter.yaml:3"), "{output}");
     assert!(!check_as(Path::new(NEW), Some("tests/fixtures/good/limits_only.yaml"), Format::Text).1);

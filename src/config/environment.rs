@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_put_in_is_refused() {
+    fn unset_and_malformed_variables_are_refused() {
         assert_eq!(expanded("${OTHER}"), Err("takes the environment variable `OTHER`, which is not set".to_owned()));
         for bad in ["${", "${}", "${RATE", "${A-B}", "${RATE:-5}", "${1A}", "a ${ b"] {
             assert!(expanded(bad).is_err(), "{bad}");

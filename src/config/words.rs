@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_a_secret_is_not_shown() {
+    fn possible_secrets_are_not_shown() {
         let open = ["10/s", "1/333333333ns", "api2.example.com:9000", "per-customer-orders-eu-west-1", "10.0.0.0/33"];
         for text in open {
             assert_eq!(shown(text), format!("`{text}`"));

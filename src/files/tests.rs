@@ -42,7 +42,7 @@ fn a_file_is_read_up_to_its_bound() {
 }
 
 #[test]
-fn what_is_no_file_is_an_error_and_does_not_wait() {
+fn paths_without_a_regular_file_fail_and_do_not_wait() {
     let scratch = Scratch::new("kinds");
     assert_eq!(reason(&scratch.0, 10), "cannot be read: it is a directory, not a regular file");
     let pipe = scratch.0.join("pipe");

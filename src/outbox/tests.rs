@@ -113,7 +113,7 @@ fn a_full_queue_takes_what_there_is_room_for_and_more_once_files_are_over() {
 
 /// Whatever a kill leaves of the last records, those before are there, and the queue goes on.
 #[test]
-fn what_is_left_half_written_is_cut_off_at_every_length() {
+fn half_written_records_are_cut_off_at_every_length() {
     let folder = Folder::new();
     let (file, whole) = folder.two_records();
     let ends = [BEGIN as usize, BEGIN as usize + HEAD + 5, BEGIN as usize + 2 * HEAD + 11];
@@ -133,7 +133,7 @@ fn what_is_left_half_written_is_cut_off_at_every_length() {
 
 /// Whichever byte a disk changes, of its length too: only that record is lost, and counted.
 #[test]
-fn a_damaged_record_is_taken_out_and_those_around_it_stay() {
+fn a_damaged_record_is_taken_out_and_its_neighbours_stay() {
     let folder = Folder::new();
     let (file, whole) = folder.two_records();
     append(&mut folder.open(), &["third"]);

@@ -222,7 +222,7 @@ fn changed(title: &str, change: impl Fn(&mut Value)) -> Vec<String> {
 }
 
 #[test]
-fn what_breaks_a_rule_is_found() {
+fn panels_that_break_a_rule_are_found() {
     const TITLE: &str = "Requests by route";
     let finds = |what: &str, faults: Vec<String>| {
         assert!(faults.iter().any(|fault| fault.contains(what)), "{what}: {faults:?}");

@@ -23,7 +23,7 @@ fn grafana_knows_everything_in_the_dashboards() {
 }
 
 #[test]
-fn what_grafana_does_not_know_is_found() {
+fn fields_unknown_to_grafana_are_found() {
     let mut dashboard = panels::all().remove(0).json;
     let panels = dashboard["panels"].as_array_mut().unwrap();
     let panel = panels.iter_mut().find(|panel| panel["type"] == "timeseries").unwrap();

@@ -38,7 +38,7 @@ fn bypassed(gateway: &Gateway, route: &str, count: f64) {
 }
 
 #[test]
-fn what_is_listed_for_bypass_is_not_charged_but_counted() {
+fn bypassed_requests_are_counted_but_not_charged() {
     let origin = Origin::start();
     let top =
         "bypass: { addresses: [127.0.0.8/31], customers: [health-checker], methods: [HEAD], paths: [/static/**] }";
@@ -81,7 +81,7 @@ fn a_route_adds_to_what_is_bypassed_everywhere() {
 }
 
 #[test]
-fn who_is_denied_is_told_so() {
+fn denied_callers_get_the_reason() {
     let origin = Origin::start();
     let top = "access: { deny: { addresses: [127.0.0.16/30], customers: [globex] } }";
     let gateway = gateway(&origin, top, "");

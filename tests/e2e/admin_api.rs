@@ -122,7 +122,7 @@ fn a_key_is_found_by_its_parts_and_by_a_request_and_peeking_takes_nothing() {
 }
 
 #[test]
-fn what_does_not_name_a_key_is_told_what_is_wrong() {
+fn questions_without_a_key_are_refused_with_a_reason() {
     let origin = Origin::start();
     let gateway = Gateway::start_with(&by_customer(&origin), &[("customers.csv", &customers())], &[]);
     for (question, status, says) in [
@@ -332,7 +332,7 @@ fn changes_take_the_token_and_other_sites_get_nothing() {
 }
 
 #[test]
-fn what_goes_on_is_told_by_route_and_limit_and_key() {
+fn rates_are_reported_by_route_limit_and_key() {
     let origin = Origin::start();
     let gateway = Gateway::start_with(&by_customer(&origin), &[("customers.csv", &customers())], &[]);
     wait_until("the first look", || {

@@ -117,7 +117,7 @@ routes: [{{ name: orders, upstream: origin, limits: [per-customer] }}]
 }
 
 #[test]
-fn what_a_customer_is_called_cannot_break_out_of_a_page() {
+fn names_of_customers_cannot_break_out_of_a_page() {
     let origin = Origin::start();
     let config = format!(
         "{}customers:

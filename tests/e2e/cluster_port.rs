@@ -98,7 +98,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
 }
 
 #[test]
-fn whatever_strangers_send_they_are_cut_off_and_the_gateway_goes_on() {
+fn strangers_are_cut_off_and_the_gateway_goes_on() {
     let origin = Origin::start();
     let nodes = Nodes::new(2);
     let gateways = nodes.start_all(&origin, LIMIT);

@@ -191,7 +191,7 @@ fn gateways_that_join_and_restart_leave_no_more_running_than_the_limit_says() {
 }
 
 #[test]
-fn what_runs_through_gateways_that_live_is_counted_again_when_its_owner_is_killed() {
+fn running_requests_are_counted_again_after_their_owner_is_killed() {
     let works = Works::start();
     let mut gateways = Nodes::new(3).start_all(&works.origin, &limit(2));
     let mut killed = gateways.pop().unwrap();

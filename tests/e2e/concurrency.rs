@@ -273,7 +273,7 @@ const BOTH: [(&str, &str); 1] = [("host", "both.test")];
 const TURNED: [(&str, &str); 1] = [("host", "turned.test")];
 
 #[test]
-fn what_another_limit_denies_takes_no_slot() {
+fn requests_that_another_limit_denies_take_no_slot() {
     let origin = Origin::start();
     let gateway = rated(&origin, 1, "{ algorithm: gcra, rate: 1/h, burst: 1, key: all }");
     assert_eq!(gateway.get("/", &BOTH).status, 200);
@@ -289,7 +289,7 @@ fn what_another_limit_denies_takes_no_slot() {
 }
 
 #[test]
-fn what_waits_holds_its_slot_until_its_client_leaves() {
+fn waiting_requests_hold_their_slot_until_the_client_leaves() {
     let origin = Origin::start();
     let rate = "{ algorithm: gcra, rate: 1/100s, burst: 9, delay_after: 0, key: all,
         over_limit: { delay: { max_wait: 1h } } }";
@@ -309,7 +309,7 @@ fn what_waits_holds_its_slot_until_its_client_leaves() {
 }
 
 #[test]
-fn what_finds_a_queue_full_takes_no_slot() {
+fn requests_at_a_full_queue_take_no_slot() {
     let origin = Origin::start();
     let rate = "{ algorithm: gcra, rate: 1/100s, burst: 9, delay_after: 0, key: all,
         over_limit: { delay: { max_wait: 1h, max_waiting: 1 } } }";

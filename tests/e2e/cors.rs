@@ -77,7 +77,7 @@ fn credentials_are_for_sites_by_name() {
 }
 
 #[test]
-fn what_a_limit_says_of_other_sites_is_not_said_twice() {
+fn cors_fields_of_a_limit_are_not_repeated() {
     let origin = Origin::start();
     let own = ", over_limit: { deny: { headers: { access-control-allow-origin: \"https://own.example\" } } }";
     let gateway = gateway(&origin, "{ origins: \"*\" }", own);
@@ -96,7 +96,7 @@ fn a_denial_lets_scripts_read_the_fields_of_the_limit_too() {
 }
 
 #[test]
-fn what_the_upstream_lets_others_read_they_can_read_with_its_numbers() {
+fn sites_read_rate_limit_fields_where_the_upstream_lets_them_read() {
     let origin = Origin::with(|exchange| {
         let fields = match exchange.path() {
             "/shared" => "access-control-allow-origin: *\r\naccess-control-expose-headers: x-own\r\n",

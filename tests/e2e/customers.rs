@@ -206,7 +206,7 @@ fn requests_without_their_key_can_pass_uncounted() {
 }
 
 #[test]
-fn who_is_suspended_or_late_is_refused_and_told_why() {
+fn suspended_and_expired_customers_are_refused_with_a_reason() {
     let origin = Origin::start();
     let config = format!(
         "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}

@@ -442,7 +442,7 @@ async fn crumbs_of_a_cookie_over_http2_are_looked_at_together() {
 }
 
 #[test]
-fn what_nodes_are_chosen_by_may_not_come_twice_either_and_a_limit_that_watches_refuses_nobody() {
+fn repeated_hash_fields_are_refused_and_a_shadow_limit_refuses_nobody() {
     let origin = Origin::start();
     let watches = "{ algorithm: gcra, rate: 1/h, burst: 2, key: { header: x-user }, shadow: true }";
     let balance = "balance: consistent_hash, hash_on: { header: x-node }";

@@ -100,7 +100,7 @@ fn the_clients_address_is_whole_and_its_key_is_cut() {
 }
 
 #[test]
-fn what_is_explained_is_what_happens() {
+fn explanations_match_decisions() {
     let origin = Origin::start();
     let gateway = started(&origin);
     let basic = "Basic azI6"; // `k2:`

@@ -30,7 +30,7 @@ fn the_upstream_is_told_who_asked_for_what() {
 }
 
 #[test]
-fn what_an_untrusted_client_claims_of_earlier_hops_is_replaced() {
+fn forwarding_fields_of_an_untrusted_client_are_replaced() {
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, ""));
     let claims = "x-forwarded-for: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nx-forwarded-proto: https\r\n\
@@ -43,7 +43,7 @@ fn what_an_untrusted_client_claims_of_earlier_hops_is_replaced() {
 }
 
 #[test]
-fn what_a_trusted_proxy_says_of_earlier_hops_is_passed_on() {
+fn forwarding_fields_of_a_trusted_proxy_are_passed_on() {
     let origin = Origin::start();
     let trusted = "client_address: { trusted_proxies: [127.0.0.1] }\n";
     let gateway = Gateway::start(&(proxied(&origin, "") + trusted));

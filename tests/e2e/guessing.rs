@@ -160,7 +160,7 @@ fn a_denial_gives_back_what_was_charged_before_the_look_up() {
 }
 
 #[test]
-fn who_is_never_charged_or_has_other_parameters_is_charged_by_those() {
+fn bypasses_and_overrides_apply_to_early_charges() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let customers =
         "credential,customer,plan,overrides\nkey-3,friend,free,\nkey-1,acme,free,{by-address: {burst: 100}}\n";

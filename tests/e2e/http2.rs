@@ -74,7 +74,7 @@ async fn both_versions_are_spoken_in_the_clear_where_that_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_forwarded_is_a_request_of_http_1() {
+async fn requests_are_forwarded_in_http_1() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, ""));
     let mut client = Http2::connect_cleartext(gateway.address).await;
@@ -89,7 +89,7 @@ async fn what_is_forwarded_is_a_request_of_http_1() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_reset_request_held_is_given_back() {
+async fn slots_of_a_reset_request_are_released() {
     let origin = Origin::start();
     let gateway = start(&limited(&origin, "{ algorithm: concurrency, limit: 1, key: all }"));
     let mut client = Http2::connect_cleartext(gateway.address).await;

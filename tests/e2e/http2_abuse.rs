@@ -87,7 +87,7 @@ fn growth(gateway: &Gateway, attack: impl FnOnce()) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_back_request_after_request_is_shown_the_door() {
+async fn clients_that_cancel_request_after_request_are_cut_off() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, ""));
     let before = gateway.process.memory();
@@ -194,7 +194,7 @@ fn frames_that_say_nothing_fill_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_read_holds_up_nobody_else() {
+async fn clients_that_do_not_read_delay_nobody_else() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, "timeouts: { idle: 500ms }"));
     let before = gateway.process.memory();
@@ -381,7 +381,7 @@ fn heads_that_arrive_in_time_keep_their_connection_wherever_they_are_cut() {
 }
 
 #[test]
-fn who_has_the_gateway_reset_request_after_request_is_shown_the_door() {
+fn clients_that_provoke_resets_are_cut_off() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, ""));
     let growth = growth(&gateway, || {

@@ -276,7 +276,7 @@ fn run(folder: &Folder, arguments: &[&str]) -> Process {
 }
 
 #[test]
-fn nginx_and_what_is_imported_of_it_decide_alike() {
+fn nginx_and_its_import_decide_alike() {
     let denied = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&denied);
     let origin = Origin::with(move |exchange| {
@@ -298,7 +298,7 @@ fn nginx_and_what_is_imported_of_it_decide_alike() {
 }
 
 #[test]
-fn nginx_and_what_is_imported_of_it_believe_the_same_proxies() {
+fn nginx_and_its_import_believe_the_same_proxies() {
     let origin = echo();
     for header in ["", "real_ip_header X-Forwarded-For;", "real_ip_header X-Forwarded-For; real_ip_recursive on;"] {
         let config = |own: SocketAddr| {
@@ -336,7 +336,7 @@ server {{ listen {own}; proxy_set_header Host $host; location / {{ proxy_pass ht
 }
 
 #[test]
-fn haproxy_and_what_is_imported_of_it_decide_alike() {
+fn haproxy_and_its_import_decide_alike() {
     let origin = echo();
     let config =
         |own: SocketAddr| HAPROXY.replace("OWN", &own.to_string()).replace("ORIGIN", &origin.address.to_string());
@@ -397,7 +397,7 @@ fn fetched(program: &str) -> String {
 }
 
 #[test]
-fn traefik_and_what_is_imported_of_it_decide_alike() {
+fn traefik_and_its_import_decide_alike() {
     let origin = echo();
     let config = |_| TRAEFIK.replace("ORIGIN", &origin.address.to_string());
     let start = |folder: &Folder, own: SocketAddr| {
@@ -427,7 +427,7 @@ fn traefik_and_what_is_imported_of_it_decide_alike() {
 }
 
 #[test]
-fn envoy_and_what_is_imported_of_it_decide_alike() {
+fn envoy_and_its_import_decide_alike() {
     const LOCAL: &str = "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit";
     let origin = echo();
     let config = |own: SocketAddr| {

@@ -39,7 +39,7 @@ fn requests_that_fail_are_told_ten_times_a_second_and_counted_beyond() {
 }
 
 #[test]
-fn what_is_no_request_fills_no_log() {
+fn invalid_requests_fill_no_log() {
     const EACH: usize = 300;
     /// The number of kinds that get a response; they come first.
     const ANSWERED: usize = 6;

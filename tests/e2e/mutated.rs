@@ -369,14 +369,14 @@ fn run(count: u64, seed: u64) {
 }
 
 #[test]
-fn what_goes_on_of_changed_requests_is_read_alike_and_counted() {
+fn changed_requests_are_forwarded_unambiguously_and_counted() {
     run(2000, 1);
 }
 
 /// The same with the number of requests in `REQUESTS` and the seed in `SEED`.
 #[test]
 #[ignore = "takes long; by command"]
-fn what_goes_on_of_very_many_changed_requests_is_read_alike_and_counted() {
+fn very_many_changed_requests_are_forwarded_unambiguously_and_counted() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |number| number.parse().unwrap());
     run(number("REQUESTS", 100_000), number("SEED", 2));
 }

@@ -157,7 +157,7 @@ fn answers_are_as_they_are_described() {
 }
 
 #[test]
-fn what_is_not_described_is_found() {
+fn undescribed_fields_are_found() {
     let found = misfits(&json!([
         ["/v1/customers", "GET", 200, { "customers": [1], "next": null }],
         ["/v1/customers", "GET", 418, {}],

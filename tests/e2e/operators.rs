@@ -92,7 +92,7 @@ fn the_series_do_not_depend_on_what_clients_send() {
 }
 
 #[test]
-fn what_limits_are_configured_to_is_told_and_follows_a_reload() {
+fn metrics_of_configured_limits_follow_a_reload() {
     let origin = Origin::start();
     let config = |limits: &str| {
         format!(

@@ -331,7 +331,7 @@ plans: [free, pro]\n",
 }
 
 #[test]
-fn what_nobody_knows_without_redis_is_shown_as_unknown() {
+fn values_only_known_to_redis_are_unknown_without_it() {
     let origin = Origin::start();
     for (down, would) in [("allow", "would be admitted"), ("deny", "would be denied")] {
         let limit = format!("algorithm: gcra, rate: 1/h, burst: 2, on_store_down: {down}");
@@ -442,7 +442,7 @@ fn keys_that_are_masked_alike_have_a_row_each() {
 }
 
 #[test]
-fn what_clients_send_is_text_and_what_fails_is_told() {
+fn values_of_clients_are_text_and_failures_are_shown() {
     let origin = Origin::start();
     let gateway = started(&origin);
     let markup = "<img src=x onerror=document.title='taken'><b>x";

@@ -133,7 +133,7 @@ fn a_thousand_panics_fail_a_thousand_requests_and_leak_nothing() {
 }
 
 #[test]
-fn who_panics_while_it_waits_leaves_its_place_and_gives_back_its_turn() {
+fn requests_that_panic_while_they_wait_release_their_place() {
     let (points, origin, refusing) = (Points::new(), Origin::start(), RefusingNode::new());
     let gateway = start(&points, &origin, &refusing);
     for _ in 0..10 {
@@ -194,7 +194,7 @@ async fn a_stream_that_panics_leaves_the_others_of_its_connection_alone() {
 }
 
 #[test]
-fn what_goes_on_beside_requests_goes_on_after_a_panic() {
+fn background_tasks_go_on_after_a_panic() {
     let (points, origin) = (Points::new(), Origin::start());
     let config = |limit: u32| {
         let health = "health_check: { path: /healthz, every: 10ms, healthy_after: 1, unhealthy_after: 1 }";

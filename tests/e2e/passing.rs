@@ -46,7 +46,7 @@ fn remaining(response: &Response) -> Option<u64> {
 }
 
 #[test]
-fn what_is_over_a_diverting_limit_goes_to_the_other_upstream_and_nothing_else_does() {
+fn only_requests_over_a_diverting_limit_go_to_the_other_upstream() {
     let (origin, quarantine) = (Origin::start(), Origin::with(|exchange| exchange.reply("202 Accepted", "", b"later")));
     let config = config_under(&origin, &[("guard", &format!("{TWO}, over_limit: {{ divert: quarantine }}"))]);
     let both = format!(

@@ -278,7 +278,7 @@ fn an_issuer_is_found_by_discovery_over_tls_and_only_believed_about_itself() {
 }
 
 #[test]
-fn what_the_directory_says_of_a_customer_goes_before_its_token() {
+fn rows_of_the_directory_precede_a_customers_token() {
     let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
     let gateway = gateway(&origin, &format!("url: \"{}\"", publisher.url()), &[]);
     let ask = |customer: &str| {

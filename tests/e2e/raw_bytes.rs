@@ -174,7 +174,7 @@ fn counted(gateway: &Gateway, code: u16) -> f64 {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_is_refused_and_counted() {
+fn ambiguous_requests_are_refused_and_counted() {
     let (origin, complete) = counting();
     let gateway = Gateway::start(&proxied(&origin, ""));
     let fixed = REFUSED.iter().map(|(name, status, bytes)| (*name, *status, bytes.to_vec()));
@@ -193,7 +193,7 @@ fn what_could_be_read_in_two_ways_is_refused_and_counted() {
 }
 
 #[test]
-fn what_is_refused_is_refused_however_it_arrives_and_behind_another_request() {
+fn ambiguous_requests_are_refused_in_parts_and_in_pipelines() {
     let (origin, complete) = counting();
     let gateway = Gateway::start(&proxied(&origin, ""));
     for (name, status, bytes) in REFUSED {
@@ -258,7 +258,7 @@ fn the_same_is_refused_over_tls() {
 }
 
 #[tokio::test]
-async fn what_a_stream_of_http_2_can_say_of_it_is_refused_too() {
+async fn ambiguous_requests_over_http_2_are_refused() {
     let (origin, complete) = counting();
     let gateway = Gateway::start_listening("http2: true", &proxied(&origin, ""), &[]);
     let mut client = Http2::connect_cleartext(gateway.address).await;
@@ -325,7 +325,7 @@ fn of_requests_sent_together_each_meets_its_limit() {
 }
 
 #[test]
-fn what_follows_a_request_does_not_reach_the_upstream_before_it_is_a_request_itself() {
+fn pipelined_bytes_reach_the_upstream_only_as_a_request() {
     let (origin, complete) = counting();
     let gateway = Gateway::start(&proxied(&origin, ""));
     let mut client = gateway.client();
@@ -364,7 +364,7 @@ fn fields_with_an_underscore_are_dropped() {
 }
 
 #[test]
-fn what_strict_servers_take_is_taken() {
+fn requests_that_strict_servers_accept_are_accepted() {
     let (origin, complete) = counting();
     let gateway = Gateway::start(&proxied(&origin, ""));
     let sent: &[&[u8]] = &[

@@ -168,7 +168,7 @@ fn requests_at_once_share_a_call() {
 }
 
 #[test]
-fn what_nobody_understands_is_no_customer_and_no_secret_is_told() {
+fn unreadable_entries_are_no_customers_and_show_no_secret() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let gateway = gateway(&origin, &redis, ", ttl: 1ms, negative_ttl: 1ms");
     let bad = [
@@ -236,7 +236,7 @@ fn the_password_comes_from_a_file_and_a_wrong_one_is_not_told() {
 }
 
 #[test]
-fn who_is_suspended_or_expired_in_redis_is_refused() {
+fn suspended_and_expired_customers_in_redis_are_refused() {
     let (origin, redis) = (Origin::start(), Redis::start());
     put(&redis, 1, r#"{"customer": "acme", "plan": "free", "suspended": true}"#);
     put(&redis, 2, r#"{"customer": "acme", "plan": "free", "valid_until": "2020-01-01", "time_zone": "Asia/Tokyo"}"#);

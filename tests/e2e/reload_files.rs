@@ -142,7 +142,7 @@ fn a_bad_file_changes_nothing_and_a_good_one_after_it_does() {
 }
 
 #[test]
-fn what_is_no_file_to_read_changes_nothing_and_is_told() {
+fn unreadable_files_change_nothing_and_are_reported() {
     let origin = Origin::start();
     let gateway = Gateway::start(&burst(&origin, 10));
     let path = gateway.folder.path().join("tollgate.yaml");

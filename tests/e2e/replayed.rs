@@ -134,7 +134,7 @@ access_log: full
 }
 
 #[test]
-fn what_programs_were_charged_is_replayed_between_the_requests() {
+fn charges_of_programs_are_replayed_between_requests() {
     const DAILY: &str = "limits:
   daily: { algorithm: quota_reset, limit: 10, window: 1d, key: customer }
   calls: { algorithm: quota_reset, limit: 100, window: 1d, key: all }

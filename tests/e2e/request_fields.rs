@@ -234,7 +234,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard, first] }}]
 }
 
 #[test]
-fn what_the_body_denies_gives_back_what_the_head_took() {
+fn denials_by_the_body_refund_the_charges_of_the_head() {
     let origin = Origin::start();
     let limits = format!(
         "limits: {{ guard: {}, first: {} }}\nroutes: [{{ name: all, upstream: origin, limits: [guard, first] }}]\n",
@@ -276,7 +276,7 @@ fn a_body_that_breaks_off_or_does_not_come_is_never_forwarded() {
 }
 
 #[test]
-fn what_is_held_goes_to_the_node_that_takes_it() {
+fn held_bodies_go_to_the_node_that_accepts_them() {
     let (origin, refusing) = (Origin::start(), RefusingNode::new());
     let nodes = upstream(&[refusing.node(), origin.node()], "");
     let limits = format!("limits: {{ guard: {} }}\n", by_cost(10_000));
@@ -290,7 +290,7 @@ fn what_is_held_goes_to_the_node_that_takes_it() {
 }
 
 #[test]
-fn what_is_held_is_sent_again_where_a_kept_connection_was_closed() {
+fn held_bodies_are_sent_again_after_a_closed_connection() {
     let origin = Origin::with(|exchange| {
         exchange.body()?;
         // the upstream closes the connection without a response before the next request
@@ -411,7 +411,7 @@ fn no_budget_in_money_is_passed_by_more_than_a_reserve_under_parallel_streams() 
 }
 
 #[test]
-fn what_a_model_costs_is_exact_and_no_name_of_a_model_is_free() {
+fn prices_of_models_are_exact_and_no_model_is_free() {
     let origin = Origin::with(|exchange| {
         exchange.body()?;
         let usage = br#"{"usage": {"prompt_tokens": 3, "completion_tokens": 1}}"#;

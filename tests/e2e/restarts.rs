@@ -196,7 +196,7 @@ pub fn has_ended(process: u32) -> bool {
 }
 
 #[test]
-fn twenty_upgrades_fail_no_request_and_what_is_spent_stays_spent() {
+fn twenty_upgrades_fail_no_request_and_spent_tokens_stay_spent() {
     const COUNT: usize = 20;
     let origin = Origin::start();
     let mut lineage = Lineage::start(&config(&origin));

@@ -87,7 +87,7 @@ fn together_with(sharing: &str, environment: &[(&str, &str)]) -> Together {
 }
 
 #[test]
-fn what_three_gateways_admit_together_is_what_the_limit_says() {
+fn three_gateways_together_admit_what_the_limit_says() {
     let Together { admitted, fits, asked } = together_under("");
     assert!(admitted <= fits && admitted >= 0.9 * asked, "{admitted} of {asked} to {fits}");
 }
@@ -103,7 +103,7 @@ fn tokens_taken_ahead_are_never_more_than_the_limit_says_in_the_long_run() {
 }
 
 #[test]
-fn what_is_counted_apart_is_at_most_what_the_others_admit_before_they_tell() {
+fn eventual_limits_exceed_by_the_unsent_counts_at_most() {
     let Together { admitted, fits, asked } = together_under(", consistency: eventual");
     // a cold burst: every node admits the whole burst before it hears of the others
     assert!(admitted <= 2.0 * BURST + fits && admitted >= 0.97 * asked, "{admitted} of {asked} to {fits}");
@@ -360,7 +360,7 @@ fn a_denial_does_not_outlive_tokens_that_come_back_elsewhere() {
 }
 
 #[test]
-fn what_one_gateway_gives_back_another_does_not_take_again() {
+fn refunds_by_one_gateway_are_not_taken_again_by_another() {
     let (command, origin) = Origin::on_command();
     let redis = Redis::start();
     let limit = "{ algorithm: gcra, rate: 1/d, burst: 3, key: all, mode: shared,

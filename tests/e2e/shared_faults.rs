@@ -225,7 +225,7 @@ fn a_redis_that_refuses_writes_is_one_that_is_away() {
 }
 
 #[test]
-fn what_makes_no_sense_in_redis_is_set_right() {
+fn invalid_states_in_redis_are_replaced() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let gateway = gateway(&origin, redis.port, ONCE_IN_LONG);
     assert_eq!(passed(&gateway, "a", 1), 1);
@@ -296,7 +296,7 @@ routes: [{{ name: all, upstream: origin, limits: [denies, allows, slots] }}]
 const LEASED: &str = "algorithm: gcra, rate: 1/h, burst: 100, consistency: leased";
 
 #[test]
-fn what_was_taken_ahead_is_not_refilled_by_a_redis_that_forgets() {
+fn leased_tokens_are_not_refilled_by_a_redis_that_forgets() {
     for meanwhile in [0, 15] {
         let (origin, port) = (Origin::start(), free_port());
         let redis = Redis::start_on(port, None);

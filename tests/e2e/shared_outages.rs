@@ -193,7 +193,7 @@ const FAULTS: [Fault; 6] = [
 ];
 
 #[test]
-fn whatever_befalls_redis_requests_do_not_wait_for_it_and_it_is_asked_again_soon() {
+fn failures_of_redis_delay_no_request_and_calls_resume_soon() {
     const PATIENCE: Duration = Duration::from_millis(200);
     let (origin, port) = (Origin::start(), free_port());
     let mut redis = Some(Redis::start_on(port, None));

@@ -65,7 +65,7 @@ routes: [{{ name: all, upstream: origin, limits: [rate, day, log] }}]
 }
 
 #[test]
-fn what_one_slot_admitted_is_given_back_when_another_denies() {
+fn tokens_of_one_redis_slot_are_refunded_when_another_denies() {
     const KEYS: usize = 12;
     let (origin, folder) = (Origin::start(), Folder::new());
     let servers = Redis::start_cluster(&folder, None);

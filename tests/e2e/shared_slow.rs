@@ -21,7 +21,7 @@ fn a_late_call_counts_once_however_many_requests_wait_for_it() {
 }
 
 #[test]
-fn what_a_late_answer_did_not_know_of_is_not_charged_again() {
+fn charges_unknown_to_a_late_answer_are_not_repeated() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let way = DelayProxy::to(redis.port);
     let limit = "algorithm: fixed_window, limit: 100, window: 1d, cost: { header: x-cost, max: 2 }";
@@ -47,7 +47,7 @@ fn what_a_late_answer_did_not_know_of_is_not_charged_again() {
 }
 
 #[test]
-fn what_is_counted_apart_is_told_at_once_however_many_keys_there_are() {
+fn eventual_counts_of_many_keys_are_sent_at_once() {
     const KEYS: usize = 1_000;
     let (origin, redis) = (Origin::start(), Redis::start());
     let way = DelayProxy::to(redis.port);

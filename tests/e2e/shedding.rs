@@ -65,7 +65,7 @@ fn beyond_the_most_connections_are_closed_at_once_and_operators_are_served() {
 }
 
 #[test]
-fn whoever_is_without_a_request_for_longest_makes_room() {
+fn the_connection_idle_for_longest_makes_room() {
     let origin = Origin::start();
     for (listener, connections) in [("", "connections: { max: 20 }\n"), ("max_connections: 20", "")] {
         let gateway = Gateway::start_listening(listener, &format!("{connections}{}", proxied(&origin, "")), &[]);
@@ -92,7 +92,7 @@ fn whoever_is_without_a_request_for_longest_makes_room() {
 }
 
 #[test]
-fn who_says_nothing_or_never_ends_saying_it_makes_room() {
+fn silent_and_endless_connections_make_room() {
     let origin = Origin::start();
     let patient = "connections: { max: 20 }\nrequest_head: { timeout: 60s }\n";
     let gateway = Gateway::start(&format!("{patient}{}", proxied(&origin, "")));

@@ -93,7 +93,7 @@ fn a_client_that_asks_before_it_sends_has_to_send_once_it_may() {
 }
 
 #[test]
-fn what_the_upstream_does_not_take_is_not_the_clients_fault() {
+fn slow_upstreams_are_not_blamed_on_clients() {
     const LENGTH: usize = 30 << 20;
     let (go_on, told) = channel::<()>();
     let told = Mutex::new(told);
@@ -341,7 +341,7 @@ fn a_connection_without_a_further_request_is_closed() {
 }
 
 #[test]
-fn who_does_not_say_which_http_it_speaks_is_closed() {
+fn connections_that_name_no_version_of_http_are_closed() {
     let origin = Origin::start();
     let haste = "request_head: { timeout: 500ms }\nconnections: { idle: 500ms }\n";
     let gateway = Gateway::start_listening("http2: true", &(proxied(&origin, "") + haste), &[]);
@@ -365,7 +365,7 @@ fn who_does_not_say_which_http_it_speaks_is_closed() {
 }
 
 #[test]
-fn what_comes_before_a_request_has_to_be_over_in_time_too() {
+fn preambles_of_connections_have_deadlines() {
     let (origin, authority) = (Origin::start(), Authority::new());
     let signed = authority.sign(&["a.test"]);
     let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key)];

@@ -51,7 +51,7 @@ fn began_with(gateway: &Gateway) -> String {
 }
 
 #[test]
-fn what_was_spent_is_spent_after_a_restart_and_other_keys_have_what_they_had() {
+fn spent_tokens_stay_spent_after_a_restart() {
     let origin = Origin::start();
     let mut gateway = Gateway::start(&config(&origin, DAILY));
     assert_eq!(began_with(&gateway), "absent");
@@ -107,7 +107,7 @@ fn the_file_is_for_its_owner_only_and_nothing_lies_beside_it() {
 }
 
 #[test]
-fn what_a_process_left_that_was_killed_while_it_wrote_is_in_nobodys_way() {
+fn half_written_state_files_disturb_nobody() {
     let origin = Origin::start();
     let mut gateway = Gateway::start(&config(&origin, DAILY));
     assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);

@@ -255,7 +255,7 @@ limits: {{ guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ rate: 1/
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_finish_the_handshake_is_cut_off_and_hurts_nobody() {
+async fn unfinished_handshakes_are_cut_off_and_delay_nobody() {
     let (origin, authority) = (Origin::start(), Authority::new());
     let signed = authority.sign(&["a.test"]);
     let gateway = Gateway::start_listening(

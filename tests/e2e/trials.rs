@@ -98,7 +98,7 @@ fn a_change_of_a_limit_is_tried_on_a_log_and_nothing_changes() {
 }
 
 #[test]
-fn what_cannot_be_tried_is_told_why() {
+fn trials_that_cannot_run_are_refused_with_a_reason() {
     let origin = Origin::start();
     let gateway = started(&origin);
     let set = json!({ "limits.daily.plans.more.limit": "1" });

@@ -42,7 +42,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn who_comes_over_a_path_has_no_address_and_cannot_make_one_up() {
+fn clients_over_a_path_have_no_address_and_cannot_invent_one() {
     let origin = Origin::start();
     let config = format!("connections: {{ max_per_client: 1 }}\n{}", limited(&origin, TWO));
     let (gateway, _folder, path) = start(&config, "");
@@ -56,7 +56,7 @@ fn who_comes_over_a_path_has_no_address_and_cannot_make_one_up() {
 }
 
 #[test]
-fn who_comes_over_a_path_is_believed_where_that_is_said() {
+fn proxies_over_a_path_are_believed_if_trusted() {
     let origin = Origin::start();
     let config = format!("client_address: {{ trusted_proxies: [unix] }}\n{}", limited(&origin, TWO));
     let (gateway, _folder, path) = start(&config, ", mode: 600");
@@ -151,7 +151,7 @@ fn a_path_that_cannot_be_listened_on_ends_the_process_and_is_named() {
 }
 
 #[test]
-fn what_is_idle_over_a_path_makes_room_too() {
+fn idle_connections_over_a_path_make_room() {
     let origin = Origin::start();
     let config = format!("connections: {{ max: 3 }}\n{}{ALL_GUARDED}", origin.upstream());
     let config = format!("{config}limits: {{ guard: {{ algorithm: gcra, rate: 100/s, burst: 100, key: all }} }}\n");

@@ -125,7 +125,7 @@ async fn http_2_is_spoken_where_that_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_who_it_should_be_gets_no_request() {
+async fn nodes_with_a_wrong_certificate_get_no_request() {
     let (authority, strangers) = (Authority::new(), Authority::new());
     let upstream = Upstream::start(&authority.sign(&["orders.internal"]), None, false).await;
     let (ca, other) = (authority.pem(), strangers.pem());

@@ -130,7 +130,7 @@ routes:
 }
 
 #[test]
-fn what_nobody_knows_in_an_outage_is_left_out() {
+fn usage_unknown_in_an_outage_is_left_out() {
     let (origin, port) = (Origin::start(), free_port());
     let gateway = with_usage_config(
         &origin,

@@ -164,7 +164,7 @@ fn a_client_that_obeys_the_retry_time_of_a_full_queue_finds_its_place() {
 }
 
 #[test]
-fn what_another_limit_denies_finds_no_queue_full_and_gets_nothing_back() {
+fn requests_that_another_limit_denies_find_no_queue_full() {
     let origin = Origin::start();
     let config = format!(
         "{}limits:

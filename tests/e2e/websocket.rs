@@ -115,7 +115,7 @@ fn an_upstream_that_switches_to_another_protocol_gets_no_tunnel() {
 }
 
 #[test]
-fn what_follows_the_wish_for_a_tunnel_is_not_passed_on_before_there_is_one() {
+fn bytes_behind_an_upgrade_are_not_forwarded_before_the_tunnel() {
     // An upstream that does not switch, and would read the following bytes as a request.
     let origin = Origin::with(|exchange| exchange.reply("200 OK", "", b"no"));
     let gateway = start(&origin, "");
@@ -134,7 +134,7 @@ fn what_follows_the_wish_for_a_tunnel_is_not_passed_on_before_there_is_one() {
 }
 
 #[test]
-fn what_a_client_sends_too_early_waits_for_the_tunnel() {
+fn bytes_sent_too_early_wait_for_the_tunnel() {
     let origin = echo();
     let gateway = start(&origin, "");
     for round in 0..20 {

@@ -147,7 +147,7 @@ async fn an_owner_that_has_learned_very_many_parameters_still_decides() {
 }
 
 #[tokio::test]
-async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
+async fn refunds_come_back_once_and_debits_are_taken() {
     let pair = Pair::start([5, 5]).await;
     let [asks, owns] = &pair.nodes;
     for limit in [BURST, LOG] {

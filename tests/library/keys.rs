@@ -99,7 +99,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
 }
 
 #[test]
-fn what_nodes_and_versions_have_to_agree_on_never_changes() {
+fn values_that_gateways_and_versions_share_never_change() {
     let parts = Key {
         parts: vec![
             KeyPart::Customer,

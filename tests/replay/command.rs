@@ -270,7 +270,7 @@ fn the_exit_status_tells_whether_too_much_was_denied() {
 }
 
 #[test]
-fn errors_name_the_wrong_logs_and_flags() {
+fn errors_in_logs_and_flags_are_named() {
     let folder = folder();
     folder.write("empty.log", "\n\n");
     folder.write("page.html", "a page");

@@ -6,7 +6,7 @@ use crate::command::{CONFIG, REPLAY, folder, log, report};
 use crate::support::Folder;
 
 #[test]
-fn the_notes_name_the_fields_that_a_log_lacks() {
+fn fields_that_a_log_lacks_are_named() {
     let folder = Folder::new();
     folder.write(
         "tollgate.yaml",
@@ -66,7 +66,7 @@ routes: [{ name: all, upstream: origin, limits: [calls, users] }]
 }
 
 #[test]
-fn a_field_that_some_limits_ask_about_counts_under_these() {
+fn fields_that_some_rules_need_count_under_these_rules() {
     let callers =
         "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }\nplans: [one]\n";
     for (callers, limit, lines, expected) in [

@@ -88,7 +88,7 @@ fn values_that_make_no_sense_are_refused_in_words() {
 }
 
 #[test]
-fn who_keeps_to_the_rate_is_never_denied_and_an_end_of_patience_is_no_count() {
+fn clients_at_the_rate_are_never_denied_and_patience_ends_uncounted() {
     assert_abuse("l", "0.5", &["abuser at 0.5 times the rate never denied", "admitted before at least 1000000"]);
 }
 

@@ -28,7 +28,7 @@ fn rates_are_exact_ratios() {
 }
 
 #[test]
-fn what_is_no_rate_is_refused() {
+fn invalid_rates_are_refused() {
     let bad = [
         "", "/", "10", "/s", "10/", "10/s/s", "-1/s", "+1/s", "0/s", "0.0/s", "10/0s", "10/ s", "10 /s", "1e3/s",
         "nan/s", "inf/s", "10/S", "10/sec", "10/week", "1./s", ".5/s", "1/2/3s", "10/s ", "99999999999999999999/s",

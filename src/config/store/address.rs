@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_server_is_refused() {
+    fn invalid_addresses_of_servers_are_refused() {
         for text in ["", "redis://", "redis:6379", "http://a", "redis://a:0", "redis://a/x", "redis://a/1?b"] {
             assert!(server(text).is_err(), "{text}");
         }

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_and_deleted_follows_from_the_rows() {
+    fn put_and_deleted_rows_follow_from_before_and_after() {
         let [a, b, c] = ["a", "b", "c"].map(|text| row(&[("credential", text)]));
         let other = row(&[("credential", "b"), ("plan", "pro")]);
         let changed = ChangedRows { before: vec![a.clone(), b], after: vec![other.clone(), c.clone()] };

@@ -192,7 +192,7 @@ fn claims_to_count_by_are_text_whole_numbers_and_flags() {
 }
 
 #[test]
-fn what_is_written_like_a_token_is_told_from_other_credentials() {
+fn credentials_in_the_form_of_tokens_are_recognised() {
     for token in ["a.b.c", "eyJh-_.eyJz.", "a=.b.c"] {
         assert!(looks_like_token(token.as_bytes()), "{token}");
     }

@@ -55,7 +55,7 @@ fn a_key_in_redis_is_set_right_there() {
 }
 
 #[test]
-fn what_one_gateway_sets_right_in_redis_another_does_not_take_again() {
+fn corrections_by_one_gateway_are_not_undone_by_another() {
     let (origin, redis) = (Origin::start(), Redis::start());
     for terms in [
         "algorithm: gcra, rate: 1/d, burst: 6",

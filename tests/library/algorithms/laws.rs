@@ -98,7 +98,7 @@ fn extreme_limits_are_refused_or_decide_as_defined() {
 }
 
 #[test]
-fn what_is_granted_is_what_was_used() {
+fn grants_return_used_tokens() {
     everywhere(Plan::ordinary(4), (grant::WHAT, grant::watch));
 }
 
@@ -151,7 +151,7 @@ fn a_refunded_charge_was_never_made() {
 }
 
 #[test]
-fn what_was_used_stays_used_when_a_limit_changes() {
+fn used_tokens_stay_used_when_a_limit_changes() {
     everywhere(Plan::ordinary(4), (carry::WHAT, carry::watch));
 }
 
@@ -161,7 +161,7 @@ fn two_plans_together_admit_no_more_than_the_bound_of_the_larger_one() {
 }
 
 #[test]
-fn what_is_debited_is_charged_as_if_admitted_and_made_good_in_time() {
+fn debits_count_like_admissions_and_are_refilled_in_time() {
     everywhere(Plan::ordinary(6), (debit::WHAT, debit::watch));
     let plan = Plan { domain: Domain::Extreme, ..Plan::ordinary(3) };
     everywhere(plan, (debit::WHAT, debit::watch));

@@ -8,7 +8,7 @@ use crate::algorithms::walk::Step;
 const WALKS: &str = include_str!("regressions.txt");
 
 #[test]
-fn what_once_broke_a_law_keeps_them_all() {
+fn walks_that_once_broke_a_law_keep_all_laws() {
     for line in WALKS.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (limit, steps) = line.split_once(" | ").expect("a limit and steps");
         let limit: Limit = limit.parse().expect("a limit");

@@ -30,7 +30,7 @@ fn serve(first: &'static [u8], then: fn(&mut TcpStream) -> std::io::Result<()>) 
 }
 
 #[tokio::test]
-async fn what_is_no_redis_is_an_error() {
+async fn servers_that_are_no_redis_are_an_error() {
     let servers: [(&str, u16); 6] = [
         ("http", serve(b"", |stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))),
         ("ssh", serve(b"SSH-2.0-OpenSSH_9.2\r\n", |_| Ok(()))),

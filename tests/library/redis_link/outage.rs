@@ -56,7 +56,7 @@ async fn a_server_that_was_away_is_found_again() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_server_that_hangs_are_told_when_it_is_given_up() {
+async fn callers_of_a_hanging_server_fail_when_it_is_given_up() {
     let server = Server::start();
     let caller = Caller::to(server.port);
     assert_eq!(caller.count("a").await, Ok(1));

@@ -31,7 +31,7 @@ fn start(authority: &Authority, folder: &Folder, name: &str) -> Server {
 }
 
 #[tokio::test]
-async fn who_shows_a_certificate_and_sees_the_right_one_is_answered() {
+async fn clients_with_certificates_reach_the_right_server() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = start(&authority, &folder, "127.0.0.1");
     let servers = servers(server.port);

@@ -29,7 +29,7 @@ fn measure(redis: &mut Scripted, what: &str, mut run: impl FnMut(&mut Scripted))
 
 #[test]
 #[ignore = "a measurement: cargo test --test library redis_rules -- --ignored --nocapture cost"]
-fn what_a_call_costs() {
+fn costs_of_calls_are_measured() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     measure(&mut redis, "SET key value PX 10000", |redis| {

@@ -12,7 +12,7 @@ use crate::redis_rules::script::Scripted;
 use crate::redis_rules::slots::{START, after, bucket, call, shared};
 
 #[test]
-fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
+fn hints_of_a_gateway_replace_states_that_redis_lost() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     let rule = shared("gcra rate=7/13s burst=3");

@@ -132,7 +132,7 @@ fn nonsense_at_a_key_is_counted_and_heals() {
 }
 
 #[test]
-fn what_is_near_a_state_never_fails_a_request() {
+fn values_near_a_state_never_fail_a_request() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     let mut random = Random::new(3);

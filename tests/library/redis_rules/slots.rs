@@ -38,7 +38,7 @@ pub(super) fn after(seconds: u64) -> Nanos {
 }
 
 #[test]
-fn slots_of_a_node_that_died_come_back_and_those_that_are_renewed_stay() {
+fn slots_of_a_dead_gateway_come_back_and_renewed_slots_stay() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     let rule = shared("concurrency limit=3");

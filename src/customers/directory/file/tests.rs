@@ -95,7 +95,7 @@ fn rows_that_do_not_stand_on_lines_of_their_own_are_left_alone() {
 }
 
 #[test]
-fn what_the_directory_would_refuse_is_not_written_and_whose_fault_it_is_is_told() {
+fn rows_that_the_directory_would_refuse_are_not_written() {
     let text = "credential,customer,plan\na,acme,free\n";
     let gold = Change::Patch(terms(&[("plan", "gold")]));
     assert_eq!(edited(Format::Csv, text, "acme", &gold), Err(ChangeError::Invalid("plan: is strange".to_owned())));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_is_null_but_a_suspension_is_said() {
+    fn empty_values_are_null_except_the_suspension() {
         let statement = NamedStatement::parse("$plan $suspended $credential", &KNOWN, &[]).unwrap();
         let row: RowText = [("credential", "a")].into_iter().collect();
         let values: Vec<_> = statement.values(&row).into_iter().map(|value| value.text).collect();

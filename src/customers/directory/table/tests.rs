@@ -100,7 +100,7 @@ fn everything_that_a_row_says_is_kept() {
 }
 
 #[test]
-fn what_many_customers_have_is_kept_once() {
+fn overrides_of_many_customers_are_kept_once() {
     let directory = rows("k1,a,pro,gcra,,,\nk2,b,pro,gcra,,,\nk3,c,free,gcra,,,\n");
     let own = |key: &str| directory.find(key.as_bytes()).unwrap().own.clone().unwrap();
     assert!(Arc::ptr_eq(&own("k1"), &own("k2")));
@@ -140,7 +140,7 @@ fn an_update_that_is_wrong_anywhere_changes_nothing() {
 }
 
 #[test]
-fn what_did_not_change_is_held_against_what_did() {
+fn unchanged_rows_are_compared_with_changed_ones() {
     let directory = rows("k1,a,pro,,,,\nk2,a,pro,,,,\nk3,b,free,,,,\n");
     let refused = |rows: &str| directory.update(&format!("{HEADER}{rows}"), &GroupTable::default()).unwrap_err().faults;
     let disagrees = |line, other| (other, Fault::Disagrees { what: "plan", line });
@@ -163,7 +163,7 @@ fn a_row_that_says_the_same_in_other_words_did_not_change() {
 }
 
 #[test]
-fn what_no_customer_has_any_more_is_forgotten() {
+fn overrides_that_no_customer_has_any_more_are_dropped() {
     let directory = rows("k1,a,pro,gcra,,,\n");
     let own = Arc::downgrade(directory.find(b"k1").unwrap().own.as_ref().unwrap());
     directory.update(&format!("{HEADER}k1,a,pro,,,,\n"), &GroupTable::default()).unwrap();
