@@ -266,13 +266,15 @@ impl RequestContext {
     pub fn refund_as_failed(&mut self, now: Nanos) {
         self.refund_all(now);
         self.admission = Admission::None;
-        self.verdict.refund(&self.charges);
+        self.verdict.refund(&self.charges, |_| false);
     }
 
-    /// Refunds the charges of a request that is denied after all, except those of limits that count denials.
+    /// Refunds the charges of a request that is denied after all, except those of limits that count denials. The verdict has
+    /// the headroom after that.
     pub fn refund_as_denied(&mut self, now: Nanos) {
         if self.admission == Admission::Pending {
             self.refund(now, |charge| charge.enforcement.counts_denied);
+            self.verdict.refund(&self.charges, |charge| charge.enforcement.counts_denied);
             self.admission = Admission::None;
         }
     }

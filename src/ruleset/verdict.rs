@@ -199,10 +199,11 @@ impl Verdict {
         charges.iter().zip(&self.standings).filter(took)
     }
 
-    /// Adds what the admitted request took by its `charges` to the headroom, because these are refunded.
-    pub fn refund(&mut self, charges: &[Charge]) {
+    /// Adds what the admitted request took by its `charges` to the headroom, because these are refunded, except those for
+    /// which `stays` holds.
+    pub fn refund(&mut self, charges: &[Charge], stays: impl Fn(&Charge) -> bool) {
         for (charge, standing) in charges.iter().zip(&mut self.standings) {
-            if charge.enforcement.takes(standing.decision) {
+            if charge.enforcement.takes(standing.decision) && !stays(charge) {
                 standing.headroom = standing.headroom.after_refund(charge.cost, standing.policy);
             }
         }

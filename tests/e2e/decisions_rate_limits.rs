@@ -319,7 +319,8 @@ domains: { edge: { descriptors: [{ key: user, limits: [paced] }, { key: plain, l
     gateway.wait_for_metric("tollgate_limit_requests_total", &delayed, 1.0);
     assert_eq!(peek(&[]).await.0, OVER, "the queue is full");
     for _ in 0..3 {
-        assert_eq!(peek(&[descriptor("plain=1")]).await.0, OVER);
+        let (code, statuses) = peek(&[descriptor("plain=1")]).await;
+        assert_eq!((code, statuses[1]), (OVER, (OK, 5)), "what was charged is given back");
     }
     let (_, statuses) = peek(&[without_hits("plain=1")]).await;
     assert_eq!(statuses[1], (OK, 5), "the answer is a denial, so no limit is charged");

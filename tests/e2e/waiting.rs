@@ -194,6 +194,33 @@ routes: [{{ name: all, upstream: origin, limits: [pace, quota] }}]
 }
 
 #[test]
+fn a_full_queue_tells_what_is_left_of_other_limits_after_the_refund() {
+    let origin = Origin::start();
+    let config = format!(
+        "{}limits:
+  month: {{ algorithm: fixed_window, window: 30d, limit: 9, key: all }}
+  denials: {{ algorithm: fixed_window, window: 30d, limit: 9, key: all, charge: {{ denied: true }} }}
+  pace: {{ algorithm: leaky_queue, rate: 1/h, capacity: 10, key: all, over_limit: {{ delay: {{ max_wait: 8h, max_waiting: 1 }} }} }}
+routes: [{{ name: all, upstream: origin, limits: [month, denials, pace] }}]
+",
+        origin.upstream()
+    );
+    let gateway = Gateway::start(&config);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let mut waits = gateway.client();
+    waits.send_request("GET", "/", &[]);
+    let labels = [("route", "all"), ("limit", "pace"), ("plan", "none"), ("outcome", "delayed")];
+    gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 1.0);
+    for kept in [6, 5] {
+        let denied = gateway.get("/", &[]);
+        assert_eq!((denied.status, denied.json()["violated-policies"].clone()), (429, serde_json::json!(["pace"])));
+        let told = denied.field("ratelimit").unwrap();
+        assert!(told.starts_with("\"month\";r=7;") && told.contains(&format!("\"denials\";r={kept};")), "{denied:?}");
+    }
+    drop(waits);
+}
+
+#[test]
 fn more_than_may_wait_are_denied() {
     let origin = Origin::start();
     let gateway = paced(&origin, "100s", "1h", ", max_waiting: 3");
