@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use quick_cache::unsync::Cache;
+use smallvec::SmallVec;
 
-use crate::algorithm::{Decision, Denial};
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
 use crate::ruleset::ban::{Ban, BanRule, BanState};
@@ -57,13 +57,11 @@ impl Bans {
 
     /// Turns `verdict` into the one that the client would get if its denials were recorded. Records nothing.
     pub fn foresee(&self, ruleset: &Ruleset, charges: &[Charge], verdict: &mut Verdict, now: Nanos) {
-        let begun = begin_bans(ruleset, charges, verdict, |_, charge, rule| {
+        let begun = begun_bans(ruleset, charges, verdict, |_, charge, rule| {
             let before = self.shard(charge.key)?.lock().get(&charge.key).copied();
             rule.after_denial(before, now).left(now)
         });
-        if let Some((position, denial)) = begun {
-            verdict.deny(position, denial);
-        }
+        begun.into_iter().for_each(|(position, ban)| verdict.begin_ban(position, ban));
     }
 
     /// Notes a denial of the key. Returns the time for which this bans the key; `None` if it does not.
@@ -89,43 +87,34 @@ fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
 }
 
 /// Notes which keys of a denied request were denied, and bans them where a rule says so. The client of a request that
-/// bans its key is told to retry after the ban.
+/// bans its key is told so.
 pub(super) fn record_denials(context: &mut RequestContext, now: Nanos) {
     let (active, bans) = (&context.active, &context.gateway.bans);
-    let begun = begin_bans(&active.ruleset, &context.charges, &context.verdict, |position, charge, rule| {
+    let begun = begun_bans(&active.ruleset, &context.charges, &context.verdict, |position, charge, rule| {
         let ban = bans.record_denial(charge.key, rule, now)?;
         active.meters.count_ban(LimitId(charge.limit), context.plan_of(position));
         Some(ban)
     });
-    if let Some((position, denial)) = begun {
-        context.verdict.deny(position, denial);
-    }
+    begun.into_iter().for_each(|(position, ban)| context.verdict.begin_ban(position, ban));
 }
 
-/// The denial by the longest ban that a denial by `verdict` begins, if the client has to wait longer for its end, and the
-/// position of its charge. `ban` returns the ban of each denied key, by the position of its charge.
-fn begin_bans(
+/// The bans that a denial by `verdict` begins, each with the position of its charge. `ban` returns the ban of each denied key,
+/// by the position of its charge.
+fn begun_bans(
     ruleset: &Ruleset,
     charges: &[Charge],
     verdict: &Verdict,
     ban: impl Fn(usize, &Charge, &BanRule) -> Option<Nanos>,
-) -> Option<(usize, Denial)> {
-    let (Decision::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return None };
-    let mut longest = None;
-    for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
-        if let Some(rule) = rule(ruleset, charge).filter(|_| standing.denies())
-            && let Some(ban) = ban(position, charge, rule)
-        {
-            longest = longest.max(Some((ban, position)));
-        }
+) -> SmallVec<[(usize, Nanos); 2]> {
+    if !verdict.is_denied() || verdict.banned {
+        return SmallVec::new();
     }
-    let is_shorter = |ban: Nanos| match denial {
-        Denial::Later { retry_after } => retry_after < ban,
-        Denial::Busy => true,
-        Denial::Never { .. } => false,
-    };
-    let (ban, position) = longest.filter(|(ban, _)| is_shorter(*ban))?;
-    Some((position, Denial::Later { retry_after: ban }))
+    let denied = verdict.standings.iter().zip(charges).enumerate().filter(|(_, (standing, _))| standing.denies());
+    let begun = denied.filter_map(|(position, (_, charge))| {
+        let ban = ban(position, charge, rule(ruleset, charge)?)?;
+        Some((position, ban))
+    });
+    begun.collect()
 }
 
 #[cfg(test)]

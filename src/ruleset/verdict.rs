@@ -162,6 +162,18 @@ impl Verdict {
         }
     }
 
+    /// Makes the denial of a request at least as long as this `denial` by the limit at `position`, and so the limit's own one.
+    pub fn lengthen_denial_to(&mut self, position: usize, denial: Denial) {
+        let own = self.standings.get_mut(position).map(|standing| &mut standing.decision);
+        for decision in own.into_iter().chain([&mut self.outcome]) {
+            if let Decision::Deny(told) = decision
+                && severity(*told) < severity(denial)
+            {
+                *told = denial;
+            }
+        }
+    }
+
     /// A request one of whose keys is banned. Nothing was charged, and clients are told about no other limit.
     pub fn of_banned(ruleset: &Ruleset, charges: &[Charge], ban: Ban, now: Nanos) -> Self {
         let Ban { position, left } = ban;
@@ -189,6 +201,23 @@ impl Verdict {
             standing.decision = Decision::Deny(denial);
             self.outcome = Decision::Deny(denial);
             self.tightest = Some(position);
+        }
+    }
+
+    /// Notes that the denial by the limit at `position` bans the key for this time: nothing is left to the key until then. The
+    /// request is denied for as long, unless it is denied for good.
+    pub fn begin_ban(&mut self, position: usize, ban: Nanos) {
+        let Some(standing) = self.standings.get_mut(position) else { return };
+        let headroom = &mut standing.headroom;
+        (headroom.remaining, headroom.until_more) = (Some(0), headroom.until_more.max(ban));
+        if matches!(standing.decision, Decision::Deny(Denial::Never { .. })) {
+            // such a denial has no retry time that could be that of the ban
+            headroom.until_full = headroom.until_full.max(ban);
+        }
+        let denial = Denial::Later { retry_after: ban };
+        match self.outcome {
+            Decision::Deny(told) if severity(told) < ban => self.deny(position, denial),
+            _ => self.lengthen_denial_to(position, denial),
         }
     }
 

@@ -167,6 +167,62 @@ fn the_denial_that_bans_a_key_says_when_the_ban_ends() {
 }
 
 #[test]
+fn the_denial_that_begins_a_ban_tells_it_also_where_the_denial_is_longer_or_for_good() {
+    let origin = Origin::start();
+    let config = |limits: &str, named: &str| {
+        format!(
+            "{}limits: {{ {limits} }}\nroutes: [{{ name: all, upstream: origin, limits: [{named}] }}]\n",
+            origin.upstream()
+        )
+    };
+    let cost = "key: all, cost: { header: x-cost, max: 10 }";
+    let longer =
+        format!("slow: {{ algorithm: gcra, rate: 1/h, burst: 5, {cost}, ban: {{ after: 1 denial in 1m, for: 50s }} }}");
+    let gateway = Gateway::start(&config(&longer, "slow"));
+    assert_eq!(gateway.get("/", &[("x-cost", "2")]).status, 200);
+    let denied = gateway.get("/", &[("x-cost", "4")]);
+    assert!(denied.field("ratelimit").unwrap().starts_with("\"slow\";r=0;t=3"), "{denied:?}");
+    assert!(denied.number("retry-after").is_some_and(|seconds| seconds > 3_500), "{denied:?}");
+    assert!(is_banned(&gateway.get("/", &[("x-cost", "1")])));
+
+    let good = format!(
+        "large: {{ algorithm: gcra, rate: 1/s, burst: 5, {cost}, ban: {{ after: 1 denial in 1m, for: 50s }} }}"
+    );
+    let gateway = Gateway::start(&config(&good, "large"));
+    let denied = gateway.get("/", &[("x-cost", "9")]);
+    assert_eq!((denied.status, denied.number("retry-after")), (429, None), "no wait helps: {denied:?}");
+    assert_eq!(denied.field("ratelimit"), Some("\"large\";r=0;t=50"), "{denied:?}");
+    let [left, reset] = ["x-ratelimit-remaining", "x-ratelimit-reset"].map(|name| denied.number(name));
+    assert_eq!((left, reset), (Some(0), Some(50)), "{denied:?}");
+    assert!(is_banned(&gateway.get("/", &[("x-cost", "1")])));
+}
+
+#[test]
+fn each_limit_that_begins_a_ban_tells_its_own() {
+    let origin = Origin::start();
+    let limit = |name: &str, lasts: &str| {
+        format!(
+            "  {name}: {{ key: all, algorithm: gcra, rate: 1/20m, burst: 1, ban: {{ after: 1 denial in 1m, for: {lasts} }} }}\n"
+        )
+    };
+    let gateway = Gateway::start(&format!(
+        "{}limits:\n{}{}{}routes: [{{ name: all, upstream: origin, limits: [short, long, middle] }}]\n",
+        origin.upstream(),
+        limit("short", "50s"),
+        limit("long", "10h"),
+        limit("middle", "5h")
+    ));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let denied = gateway.get("/", &[]);
+    assert_eq!(denied.json()["violated-policies"], json!(["short", "long", "middle"]));
+    assert_eq!(denied.number("retry-after"), Some(36_000));
+    let told = denied.field("ratelimit").unwrap();
+    let (short, others) = told.split_once(", ").unwrap();
+    assert!(short.starts_with("\"short\";r=0;t=1"), "its own denial is longer than its ban: {told}");
+    assert_eq!(others, "\"long\";r=0;t=36000, \"middle\";r=0;t=18000");
+}
+
+#[test]
 fn a_ban_ends() {
     let origin = Origin::start();
     let gateway = start(&origin, "after: 1 denial in 1m, for: 1500ms");
