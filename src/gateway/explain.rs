@@ -170,8 +170,8 @@ impl Explanation {
         request.with_standings(gateway, &active).await
     }
 
-    /// The charge of `question` under the limit `id`, or the reason why there is none, with the parts of its key and the plan.
-    /// `Err` says why the request does not reach the limit, or why the charge is unknown.
+    /// The charge of `question` under the limit `id`, or the reason why there is none, with the parts of its key and the plan of
+    /// the owner of its parameters. `Err` says why the request does not reach the limit, or why the charge is unknown.
     pub(super) async fn charge_under_limit(
         gateway: &Gateway,
         active: &ActiveConfig,
@@ -199,8 +199,7 @@ impl Explanation {
             return Err(account.why);
         }
         let charge = charges.into_iter().find(|(of, _)| *of == position).map(|(_, charge)| charge);
-        let plan = explanation.caller.and_then(|caller| caller.plan);
-        Ok((account.key, charge.ok_or(account.why), plan))
+        Ok((account.key, charge.ok_or(account.why), account.plan))
     }
 }
 

@@ -173,6 +173,23 @@ fn operators_ask_about_a_group_by_its_name() {
 }
 
 #[test]
+fn a_key_of_a_group_has_the_plan_of_the_group_also_by_a_request() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    gateway.folder.write("customers.csv", format!("{CUSTOMERS}k4,four,free,globex,\n"));
+    wait_until("the customer", || statuses(&gateway, 1, ("x-api-key", "k4")) == [200]);
+    let request = json!({ "method": "GET", "url": "http://a/", "headers": { "x-api-key": "k4" } });
+    for name in [json!({ "key": { "group organisation": "globex" } }), json!({ "request": request })] {
+        let mut question = name.clone();
+        question["limit"] = json!("organisation");
+        let peeked = Client::connect(gateway.admin)
+            .post("/v1/keys/peek", &[("host", "localhost"), ("connection", "close")], question.to_string().as_bytes())
+            .json();
+        assert_eq!((&peeked["plan"], &peeked["quota"]), (&json!("pro"), &json!(3)), "by {name}: {peeked}");
+    }
+}
+
+#[test]
 fn a_customer_is_suspended_if_the_groups_of_all_its_keys_are() {
     let origin = Origin::start();
     let gateway = started(&origin);

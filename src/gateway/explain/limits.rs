@@ -34,6 +34,9 @@ pub struct LimitExplanation {
     pub awaits_body: bool,
     /// The owner of the parameters, or the reason why the limit does not apply.
     pub why: String,
+    /// The plan of the owner of the parameters.
+    #[serde(skip)]
+    pub plan: Option<String>,
     /// The parameters, in words.
     pub terms: Option<String>,
     /// The parts of the key that the request is counted under; empty if all requests share one bucket.
@@ -127,6 +130,7 @@ pub(super) fn explain_limits(
                 Ok(charge) => terms_of(ruleset, limit, charge, resolved),
                 Err(uncharged) => uncharged_because(*uncharged, ruleset, limit, resolved),
             },
+            plan: ruleset.plan_name(TermsOwner::of(limit, resolved).plan).map(str::to_owned),
             terms: charged.map(|charge| LimitTerms::of(limit, limit.rule(&charge.rule), charge.floor).words),
             key: key_of(limit, ruleset, nodes, facts, resolved),
             cost: charged.map(|charge| charge.cost),
