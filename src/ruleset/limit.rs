@@ -182,6 +182,13 @@ impl Limit {
         floor(rule, &self.priority, plan)
     }
 
+    /// Whether the limit treats the requests of all plans, and those without a plan, alike.
+    pub fn has_same_terms_for_all(&self) -> bool {
+        let mut all = self.plans.iter().copied().chain(self.without_plan);
+        let first = all.next();
+        all.all(|terms| Some(terms) == first) && self.priority.is_empty()
+    }
+
     /// Whether requests are charged before their callers are identified: neither the key nor the parameters depend on who
     /// is calling, and the limit does not say otherwise.
     pub fn is_early(&self) -> bool {
@@ -191,11 +198,7 @@ impl Limit {
                 KeyPart::Customer | KeyPart::Plan | KeyPart::Group(_) | KeyPart::JwtClaim(_) | KeyPart::UpstreamNode
             )
         };
-        let mut all = self.plans.iter().copied().chain(self.without_plan);
-        let first = all.next();
-        let is_same = all.all(|terms| Some(terms) == first);
-        is_same
-            && self.priority.is_empty()
+        self.has_same_terms_for_all()
             && !self.request_overrides.need_token()
             && !self.charge.identified
             && !self.depends_on_body()

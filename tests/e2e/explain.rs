@@ -235,6 +235,34 @@ fn reasons_are_given() {
 }
 
 #[test]
+fn parameters_are_of_every_request_only_where_all_plans_have_the_same() {
+    let origin = Origin::start();
+    let gateway = Gateway::start_with(
+        &format!(
+            "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }}, anonymous: {{ plan: anon }} }}
+plans: [anon, free, pro]
+limits:
+  all: {{ key: all, algorithm: gcra, rate: 1/s, burst: 5 }}
+  known: {{ key: customer, algorithm: gcra, rate: 1/s, burst: 5, plans: {{ anon: unlimited }} }}
+  pressed: {{ key: all, algorithm: fixed_window, window: 1d, limit: 10, priority: {{ free: 50 }} }}
+routes: [{{ name: all, upstream: origin, limits: [all, known, pressed] }}]
+",
+            origin.upstream()
+        ),
+        &[("customers.csv", "credential,customer,plan\nk1,one,free\nk2,two,pro\n")],
+        &[],
+    );
+    let whys = |key| {
+        let explanation = explained(&gateway, ("GET", "/", &[("x-api-key", key)]));
+        [0, 1, 2].map(|limit: usize| explanation["limits"][limit]["why"].as_str().unwrap().to_owned())
+    };
+    let every = "the parameters of every request";
+    for (key, of_plan) in [("k1", "the parameters of the plan free"), ("k2", "the parameters of the plan pro")] {
+        assert_eq!(whys(key), [every, of_plan, of_plan]);
+    }
+}
+
+#[test]
 fn asking_takes_nothing_and_shows_where_a_key_stands() {
     let origin = Origin::start();
     let gateway = started(&origin);

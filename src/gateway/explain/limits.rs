@@ -160,11 +160,12 @@ fn charge_time(limit: &Limit, is_early: bool) -> Option<String> {
 fn terms_of(ruleset: &Ruleset, limit: &Limit, charge: &Charge, resolved: &Resolved<'_>) -> String {
     let (owner, id) = (TermsOwner::of(limit, resolved), LimitId(charge.limit));
     let of_plan = match ruleset.plan_name(owner.plan) {
-        Some(plan) if limit.rules.len() > 1 => {
+        _ if limit.has_same_terms_for_all() => "the parameters of every request".to_owned(),
+        Some(plan) => {
             let whose = owner.group.map_or_else(String::new, |group| format!(" of the {}", group.level));
             format!("the parameters of the plan {plan}{whose}")
         }
-        _ => "the parameters of every request".to_owned(),
+        None => "the parameters of requests without a plan".to_owned(),
     };
     match &charge.rule {
         RuleRef::Listed(_) => of_plan,
