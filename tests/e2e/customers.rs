@@ -60,6 +60,41 @@ fn each_customer_gets_what_its_plan_says() {
 }
 
 #[test]
+fn a_request_in_flight_is_settled_under_the_plan_that_it_was_charged_under() {
+    let (answer, origin) = Origin::on_command();
+    let limit = "key: customer, algorithm: gcra, rate: 1/30d, cost: { response_field: cost, max: 50 }, \
+                 charge: { when: response, reserve: 5 }, plans: { free: { burst: 10 }, pro: { burst: 100 } }";
+    let (free, pro) = ("credential,customer,plan\nkey,acme,free\n", "credential,customer,plan\nkey,acme,pro\n");
+    let config = format!(
+        "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
+plans: [free, pro]
+limits: {{ guard: {{ {limit} }} }}
+{ALL_GUARDED}",
+        origin.upstream()
+    );
+    let gateway = Gateway::start_with(&config, &[("customers.csv", free)], &[]);
+    let remaining = || {
+        let question = json!({ "limit": "guard", "key": { "customer": "acme" } });
+        post(&gateway, "/v1/keys/peek", &[HOST], &question).json()["standing"]["remaining"].clone()
+    };
+    let mut client = gateway.client();
+    // of the 10 tokens of the plan `free`, 5 are left, and then 2: these are 20 of the plan `pro`
+    for (to, left, body, settled) in [(pro, 50, &b"{\"cost\": 8}"[..], 20), (free, 1, b"{\"cost\": 1}", 1)] {
+        let before = origin.count();
+        client.send_request("GET", "/", &[("x-api-key", "key")]);
+        origin.wait_for_count(before + 1);
+        gateway.folder.write("customers.csv", to);
+        wait_until("the other plan", || remaining() == left);
+        [body, b""].into_iter().for_each(|part| answer.send(part).unwrap());
+        assert_eq!(client.receive().status, 200);
+        let (plan, outcome, tokens) = if to == pro { ("free", "debited", 3.0) } else { ("pro", "refunded", 4.0) };
+        let labels = [("limit", "guard"), ("plan", plan), ("outcome", outcome)];
+        gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, tokens);
+        assert_eq!(remaining(), settled, "as {plan}");
+    }
+}
+
+#[test]
 fn a_file_of_customers_that_loses_all_of_them_is_warned_of() {
     let origin = Origin::start();
     let gateway = with_plans(&origin, "");
