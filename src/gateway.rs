@@ -245,7 +245,12 @@ impl Exchange for RequestContext {
         forward::request(request, self).ok_or_else(|| self.answer(&Answer::Internal))
     }
 
-    async fn request_body(&mut self, request: &RequestHead, part: &[u8]) -> Result<Nanos, Box<Response>> {
+    async fn request_body(
+        &mut self,
+        request: &RequestHead,
+        part: &[u8],
+        is_head_sent: bool,
+    ) -> Result<Nanos, Box<Response>> {
         failpoint("request_body");
         if let Some(left) = &mut self.body_left {
             let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
@@ -256,7 +261,7 @@ impl Exchange for RequestContext {
         }
         let passes = self.awaited_body.as_mut().map_or(Ok(()), |body| body.read_forwarded(part));
         let charged = match passes {
-            Ok(()) => request_body::charge_part(self, part.len()).await,
+            Ok(()) => request_body::charge_part(self, part.len(), is_head_sent).await,
             Err(fault) => Err(Answer::Malformed(fault)),
         };
         charged.map_err(|answer| respond::answer(self, &answer, &request.fields))

@@ -187,6 +187,13 @@ impl CostMeter {
         })
     }
 
+    /// The cost of a body of so many bytes under the limit at `position` of the charges; `None` if that limit does not charge
+    /// the body as it passes.
+    pub fn whole_cost(&self, position: usize, bytes: u64) -> Option<Cost> {
+        let measurement = self.measurements.iter().find(|measurement| measurement.position == position)?;
+        Some(started_blocks(bytes, measurement.body.as_ref()?.bytes_per_token))
+    }
+
     /// The outcome of the request; `own_status` is the status of the gateway's own response.
     fn exchange(&self, own_status: Option<u16>) -> CompletedRequest {
         let end = match (&self.response, own_status) {

@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, Refund, is_denied};
 use crate::gateway::cost_meter::{CostMeter, add_length};
-use crate::gateway::request_context::RequestContext;
+use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
-use crate::gateway::{bans, denials};
+use crate::gateway::{bans, denials, queue};
 use crate::ruleset::LimitId;
 use crate::ruleset::cost::started_blocks;
 use crate::ruleset::verdict::Verdict;
@@ -32,16 +32,21 @@ struct ChargedPart {
     at: Nanos,
 }
 
-/// Charges a part of the request's body, of so many bytes. Returns how long the part has to wait for its turn where a limit
-/// delays. `Err` is the response to the request where a limit denies: the body ends here.
-pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> Result<Nanos, Answer> {
+/// Charges a part of the request's body, of so many bytes; `is_head_sent` says whether the upstream may have got the request's
+/// head. Returns how long the part has to wait for its turn where a limit delays. `Err` is the response to the request where a
+/// limit denies: the body ends here.
+pub(super) async fn charge_part(
+    context: &mut RequestContext,
+    bytes: usize,
+    is_head_sent: bool,
+) -> Result<Nanos, Answer> {
     let Some(cost_meter) = &context.cost_meter else { return Ok(Nanos::ZERO) };
     let total = add_length(cost_meter.request_bytes, bytes);
     let due = due(context, cost_meter, total);
     let wait = match due.charges.is_empty() {
         true => Nanos::ZERO,
         // rare and large, so the future is boxed
-        false => Box::pin(charge(context, due)).await?,
+        false => Box::pin(charge(context, due, total, is_head_sent)).await?,
     };
     if let Some(cost_meter) = &mut context.cost_meter {
         match wait {
@@ -101,8 +106,14 @@ fn with_advance(context: &RequestContext, due: &PartCharges) -> Option<PartCharg
     is_more.then_some(part)
 }
 
-/// Makes the due charges, with some in advance where that fits. Returns how long the part has to wait.
-async fn charge(context: &mut RequestContext, due: PartCharges) -> Result<Nanos, Answer> {
+/// Makes the due charges for a body of `total` bytes, with some in advance where that fits. Returns how long the part has to
+/// wait.
+async fn charge(
+    context: &mut RequestContext,
+    due: PartCharges,
+    total: u64,
+    is_head_sent: bool,
+) -> Result<Nanos, Answer> {
     if let Some(part) = with_advance(context, &due) {
         let charged = charge_batch(context, part).await?;
         if !charged.is_denied() {
@@ -110,11 +121,52 @@ async fn charge(context: &mut RequestContext, due: PartCharges) -> Result<Nanos,
         }
     }
     let charged = charge_batch(context, due).await?;
+    let is_first = context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.request_bytes == 0);
+    if charged.is_denied() && is_first && !is_head_sent {
+        refund_unsent(context, charged.at);
+    }
     let applied = charged.apply(context);
     if applied == Err(Answer::Limited) {
-        charged.conclude_denial(context).await;
+        await_whole_body(context, total, charged.at).await;
+        bans::record_denials(context, charged.at);
+        denials::record_without_head(context);
     }
     applied
+}
+
+/// Refunds the charges of a request that is denied before the upstream has got anything of it, except those of limits that
+/// count denials. Other requests stay charged: clients could send the upstream any number of them otherwise.
+fn refund_unsent(context: &mut RequestContext, now: Nanos) {
+    let refunded = context.verdict.consuming_charges(&context.charges).map(|(charge, _)| charge);
+    let refunded = refunded.filter(|charge| !charge.enforcement.counts_denied);
+    context.active.meters.count_refunded_tokens(context.plan, refunded);
+    context.admission = Admission::Pending;
+    context.refund_as_denied(now);
+}
+
+/// Lengthens the denial of a request whose body a limit has ended after `total` bytes. The client has to send all of it
+/// again, so it waits until each limit would admit a request with such a body.
+async fn await_whole_body(context: &mut RequestContext, total: u64, now: Nanos) {
+    let (active, gateway) = (&context.active, &context.gateway);
+    let Some(cost_meter) = &context.cost_meter else { return };
+    let (mut positions, mut questions) = (Vec::new(), Vec::new());
+    for (position, charge) in context.charges.iter().enumerate() {
+        // a slot that the request holds is free when the client sends it again
+        let holds_slots = active.ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
+        if charge.enforcement.enforces && !holds_slots {
+            let cost = cost_meter.whole_cost(position, total).unwrap_or(charge.cost);
+            let (enforcement, taken_from) = (Enforcement::DRY_RUN, ChargeSource::default());
+            positions.push(position);
+            questions.push(Charge { cost, enforcement, taken_from, slot: None, ..charge.clone() });
+        }
+    }
+    let receipt = gateway.store.charge(&active.binding, &mut questions, now).await;
+    for (position, charged) in positions.into_iter().zip(receipt.charged) {
+        if let Decision::Deny(denial) = charged.decision {
+            context.verdict.lengthen_denial_to(position, denial);
+        }
+    }
+    queue::await_places(&active.queues, &mut context.verdict, now);
 }
 
 /// Makes all charges of `part` or none.
@@ -188,37 +240,19 @@ impl ChargedPart {
         let verdict = Verdict::new(&active.ruleset, &charges, &charged);
         active.meters.observe_verdict(route, |_| context.plan, &charges, &verdict);
         let (Decision::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
-        if let Some((index, _, charged)) = self.denied().nth(tightest)
-            && let Some(measurement) = cost_meter.measurements.get(index)
-        {
-            context.verdict.replace(measurement.position, *charged);
-            context.verdict.deny(measurement.position, denial);
-        }
-        Err(Answer::Limited)
-    }
-
-    /// Finds the wait of a request whose body a limit has ended with this part, and records the denial. The client has to
-    /// send the body again from its beginning, so it waits for the tokens of all parts so far.
-    async fn conclude_denial(&self, context: &mut RequestContext) {
-        if let Some((position, question)) = self.question_for_whole(context) {
-            let (active, gateway) = (&context.active, &context.gateway);
-            let receipt = gateway.store.charge(&active.binding, &mut [question], self.at).await;
-            if let Some(Charged { decision: Decision::Deny(denial), .. }) = receipt.charged.first() {
-                context.verdict.deny(position, *denial);
+        for (number, (index, charge, charged)) in self.denied().enumerate() {
+            let Some(measurement) = cost_meter.measurements.get(index) else { continue };
+            let standing = context.verdict.standings.get(measurement.position);
+            if let Some(standing) = standing.filter(|standing| standing.enforces) {
+                // a request that the upstream has got nothing of is refunded by now
+                let is_refunded = context.admission == Admission::None && !charge.enforcement.counts_denied;
+                let headroom = if is_refunded { standing.headroom } else { charged.headroom };
+                context.verdict.replace(measurement.position, Charged { headroom, ..*charged });
+            }
+            if number == tightest {
+                context.verdict.deny(measurement.position, denial);
             }
         }
-        bans::record_denials(context, self.at);
-        denials::record_without_head(context);
-    }
-
-    /// The position of the charge whose limit has ended the body with this part, and a question for the cost of the body so
-    /// far together with it.
-    fn question_for_whole(&self, context: &RequestContext) -> Option<(usize, Charge)> {
-        let (position, cost_meter) = (context.verdict.tightest?, context.cost_meter.as_ref()?);
-        self.iter().find_map(|(index, due, _)| {
-            let measurement = cost_meter.measurements.get(index).filter(|of| of.position == position)?;
-            let cost = measurement.body.as_ref()?.charged.saturating_add(due.cost);
-            Some((position, Charge { cost, enforcement: Enforcement::DRY_RUN, ..due.clone() }))
-        })
+        Err(Answer::Limited)
     }
 }

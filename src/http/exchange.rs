@@ -101,7 +101,7 @@ async fn forward<S: Service>(
     if !held.is_empty() {
         // boxed because it is rare
         let admitting = Box::pin(async {
-            let delay = exchange.request_body(request, &held).await?;
+            let delay = exchange.request_body(request, &held, false).await?;
             wait_for(delay, exchange, timer).await
         });
         let Some(admitted) = unless_disconnected(client, pin!(admitting)).await else {

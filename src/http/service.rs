@@ -78,11 +78,13 @@ pub trait Exchange {
     /// The target and the fields of the request that the engine now sends on a connection to the last destination.
     fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Box<Response>>;
 
-    /// Looks at a part of the body of `request`, new or held back before. `Ok`: the engine forwards the part after this delay.
+    /// Looks at a part of the body of `request`, new or held back before; `is_head_sent` says whether the upstream may have
+    /// got the request's head. `Ok`: the engine forwards the part after this delay.
     fn request_body(
         &mut self,
         request: &RequestHead,
         part: &[u8],
+        is_head_sent: bool,
     ) -> impl Future<Output = Result<Nanos, Box<Response>>>;
 
     /// Notes that the delay of the last part is over. Not called for a part without a delay.

@@ -199,7 +199,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Event::RequestContent => {
                     self.awaits_continue = false;
                     let length = self.client.channel().content().len();
-                    let delay = match exchange.request_body(self.request, self.client.channel().content()).await {
+                    let is_head_sent = self.download != Download::Head || !self.upstream.channel().has_unsent();
+                    let part = self.client.channel().content();
+                    let delay = match exchange.request_body(self.request, part, is_head_sent).await {
                         Ok(delay) => delay,
                         Err(response) if self.download == Download::Head => return TransferEnd::Answer(response),
                         Err(_) => return TransferEnd::Failed(Failure::ClientGone),

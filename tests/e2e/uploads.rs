@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::{Reason, SendStream};
 use http::Method;
+use serde_json::json;
 use tollgate::algorithm::AlgorithmName;
 
 use crate::admin_api;
@@ -222,6 +223,91 @@ fn a_stopped_upload_is_told_when_all_of_it_would_pass_and_counts_for_a_ban() {
 
     assert_eq!(hours(&upload(&gateway, "/", 60)), Some(1000), "the second denial bans");
     assert!(gateway.get("/", &[]).text().contains("Too many requests were denied"));
+}
+
+/// A gateway with this limit beside one of 1000 bytes for each `x-key`.
+fn beside_bytes(origin: &Origin, other: &str) -> Gateway {
+    Gateway::start(&format!(
+        "{}limits:
+  other: {other}
+  bytes: {{ key: {{ header: x-key }}, algorithm: gcra, rate: 10/s, burst: 1000, cost: {{ request_bytes: 1B }} }}
+routes:
+  - {{ name: used, match: {{ path: /used }}, upstream: origin, limits: [bytes] }}
+  - {{ name: all, upstream: origin, limits: [other, bytes] }}
+",
+        origin.upstream()
+    ))
+}
+
+/// Uses 650 of the 1000 bytes of this key, and sends a body of 900 of which 300 are forwarded. Returns the denial.
+fn upload_in_two_parts(gateway: &Gateway, origin: &Origin, key: &str) -> Response {
+    assert_eq!(gateway.client().post("/used", &[("x-key", key)], &[b'x'; 650]).status, 200);
+    let before = received(origin);
+    let mut client = gateway.client();
+    client.send(request("POST", "/", &[("transfer-encoding", "chunked"), ("x-key", key)]));
+    client.send(chunk([b'x'; 300]));
+    wait_until("the upload to begin", || received(origin) == before + 300);
+    client.send(chunk([b'x'; 600]));
+    let denied = client.receive();
+    assert_eq!((denied.status, &denied.json()["violated-policies"]), (429, &json!(["bytes"])), "{denied:?}");
+    denied
+}
+
+#[test]
+fn a_stopped_upload_is_told_when_all_limits_of_its_route_admit_it() {
+    let origin = Origin::start();
+    let gateway = beside_bytes(&origin, "{ key: all, algorithm: fixed_window, window: 30d, limit: 2 }");
+    // the upstream has a part of each request, so each stays charged
+    for (key, is_last) in [("a", false), ("b", true)] {
+        let denied = upload_in_two_parts(&gateway, &origin, key);
+        assert_eq!(denied.number("retry-after").map(|seconds| seconds > 100), Some(is_last), "{denied:?}");
+    }
+    assert_eq!(gateway.get("/", &[("x-key", "c")]).json()["violated-policies"], json!(["other"]));
+
+    let hourly = "{ key: all, algorithm: gcra, rate: 100/h, burst: 1100, cost: { request_bytes: 1B } }";
+    let denied = upload_in_two_parts(&beside_bytes(&origin, hourly), &origin, "a");
+    assert!(denied.field("ratelimit").unwrap().starts_with("\"other\";r=800;"), "{denied:?}");
+    assert!(denied.number("retry-after").is_some_and(|seconds| (3_000..=3_600).contains(&seconds)), "{denied:?}");
+}
+
+#[test]
+fn an_upload_that_is_stopped_before_the_upstream_has_got_anything_is_charged_nothing() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "{}limits:
+  requests: {{ key: all, algorithm: fixed_window, window: 30d, limit: 5 }}
+  denials: {{ key: all, algorithm: fixed_window, window: 30d, limit: 5, charge: {{ denied: true }} }}
+  bytes: {{ key: all, algorithm: fixed_window, window: 30d, limit: 10, cost: {{ request_bytes: 1B }} }}
+  slots: {{ key: all, algorithm: concurrency, limit: 1 }}
+  named: {{ key: {{ request_field: name }}, algorithm: fixed_window, window: 30d, limit: 5 }}
+routes:
+  - {{ name: held, match: {{ path: /held }}, upstream: origin, limits: [requests, denials, bytes, slots, named] }}
+  - {{ name: passing, upstream: origin, limits: [requests, denials, bytes, slots] }}
+",
+        origin.upstream()
+    ));
+    for (target, denials) in [("/held", 4), ("/", 3), ("/held", 2), ("/", 1)] {
+        let mut client = gateway.client();
+        let head = request("POST", target, &[("transfer-encoding", "chunked"), ("content-type", "application/json")]);
+        // the first part comes with the head
+        client.send([head.into_bytes(), chunk(r#"{"name":   "#)].concat());
+        if target == "/held" {
+            client.send(chunk(r#" "somebody"}"#));
+        } else {
+            client.send(chunk(""));
+        }
+        let denied = client.receive();
+        assert_eq!(denied.json()["violated-policies"], json!(["bytes"]), "{denied:?}");
+        let told = denied.field("ratelimit").unwrap();
+        let left: Vec<&str> = told.split(", ").map(|limit| limit.split(";t=").next().unwrap()).collect();
+        let denials = format!("\"denials\";r={denials}");
+        let expected = ["\"requests\";r=5", &denials, "\"bytes\";r=10", "\"slots\";r=1", "\"named\";r=5"];
+        assert_eq!(left, expected[..left.len()], "{target}");
+        assert_eq!(denied.number("retry-after"), None, "no wait helps: {denied:?}");
+    }
+    assert_eq!(origin.count(), 0);
+    let refunded = [("limit", "bytes"), ("plan", "none"), ("outcome", "refunded")];
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &refunded, 4.0);
 }
 
 #[test]
