@@ -94,7 +94,10 @@ impl RestoredState {
     /// Continues the snapshots of the old process in `file` if it wrote there, and leaves the file alone if it refused it.
     pub(super) fn with_file(self, file: Option<&StateFile>, before: &PredecessorFile) -> Self {
         let Some(StateFile { path, .. }) = file else { return self };
-        let is_at = |known: &Option<PathBuf>| known.as_ref() == Some(path);
+        // the configurations of the two processes may spell the path differently
+        let is_at = |known: &Option<PathBuf>| {
+            known.as_ref().is_some_and(|known| files::resolved(known) == files::resolved(path))
+        };
         let last = if is_at(&before.written) { files::open(path).ok() } else { None };
         Self { last, refused: is_at(&before.refused).then(|| Stamp::of(path)), ..self }
     }

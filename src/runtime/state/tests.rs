@@ -105,6 +105,20 @@ fn in_a_handover_the_clock_goes_on_whatever_the_wall_clock_says() {
 }
 
 #[test]
+fn a_file_of_the_old_process_is_known_however_its_path_is_spelled() {
+    let scratch = Scratch::new("spelled");
+    let StateFile { path, every } = scratch.snapshot(Nanos::ZERO);
+    let folder = scratch.0.file_name().unwrap();
+    let other = StateFile { path: scratch.0.join("..").join(folder).join("state"), every };
+    let successor =
+        |before: &PredecessorFile| RestoredState::fresh(Recovery::Absent, None).with_file(Some(&other), before);
+    let written = PredecessorFile { written: Some(path.clone()), refused: None };
+    assert!(successor(&written).last.is_some());
+    let refused = PredecessorFile { written: None, refused: Some(path) };
+    assert_eq!(successor(&refused).refused, Some(Stamp::of(&other.path)));
+}
+
+#[test]
 fn the_clock_is_the_wall_clock_where_that_is_ahead() {
     let clock = SystemClock::new().not_before(Nanos::SECOND);
     assert!(clock.now() > Nanos::from_secs(1_700_000_000));
