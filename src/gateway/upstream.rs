@@ -37,6 +37,8 @@ pub struct Pool {
     round_robin_lock: Mutex<()>,
     /// The places for requests, if their number at its nodes is bounded.
     pub limiter: Option<Arc<UpstreamLimiter>>,
+    /// The same limiter; if their number is not bounded now, that of the last pool with a bound, whose requests may still run.
+    last_limiter: Option<Arc<UpstreamLimiter>>,
 }
 
 /// An instance of a node, chosen for a request; counts as in flight there until it is dropped.
@@ -118,16 +120,17 @@ impl Pool {
             None => Arc::new(NodeState::new(&node.address)),
         });
         let nodes = nodes.collect();
-        let former = before.and_then(|before| before.limiter.clone());
-        let limiter = upstream.max_requests.map(|max| former.unwrap_or_else(|| UpstreamLimiter::new(max)));
-        Self { upstream, upstream_tls, nodes, round_robin_lock: Mutex::new(()), limiter }
+        let former = before.and_then(|before| before.last_limiter.clone());
+        let last_limiter = former.or_else(|| upstream.max_requests.map(UpstreamLimiter::new));
+        let limiter = last_limiter.clone().filter(|_| upstream.max_requests.is_some());
+        Self { upstream, upstream_tls, nodes, round_robin_lock: Mutex::new(()), limiter, last_limiter }
     }
 
     /// Puts `max_requests` of this pool in force. The pool before it has the same limiter, so a reload calls this when it swaps
     /// them.
     pub fn apply_max_requests(&self) {
-        if let (Some(limiter), Some(max)) = (&self.limiter, self.upstream.max_requests) {
-            limiter.resize(max);
+        if let Some(limiter) = &self.last_limiter {
+            limiter.resize(self.upstream.max_requests.unwrap_or(u64::MAX));
         }
     }
 
@@ -348,6 +351,28 @@ mod tests {
         assert_eq!(nodes, [0, 1, 2]);
         drop(held);
         assert!(pool.instances().iter().all(|(_, instance)| instance.in_flight() == 0));
+    }
+
+    #[test]
+    fn requests_from_before_max_requests_was_removed_count_when_it_is_set_again() {
+        let mut upstream = pool(Balance::RoundRobin).upstream;
+        let mut reload = |max_requests, before: Option<&Arc<Pool>>| {
+            upstream.max_requests = max_requests;
+            let pool = Pool::reuse_or_new(&upstream, None, before);
+            pool.apply_max_requests();
+            pool
+        };
+        let limited = reload(Some(3), None);
+        let permit = |pool: &Arc<Pool>| pool.limiter.as_ref().unwrap().try_acquire();
+        let mut held: Vec<_> = (0..3).map_while(|_| permit(&limited)).collect();
+        let unlimited = reload(None, Some(&limited));
+        assert!(held.len() == 3 && unlimited.limiter.is_none());
+        let again = reload(Some(2), Some(&unlimited));
+        assert!(permit(&again).is_none());
+        held.pop();
+        assert!(permit(&again).is_none());
+        held.pop();
+        assert!(permit(&again).is_some());
     }
 
     #[test]
