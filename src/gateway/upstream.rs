@@ -67,7 +67,7 @@ pub struct NodeStatus<'a> {
     pub healthy: bool,
     /// Whether requests are sent to it only if no other is healthy, because requests or a connection to it failed.
     pub ejected: bool,
-    /// Why its last health check failed, if that is why no requests are sent to it.
+    /// Why its last health check failed, if that is why no requests are sent to it, and why its host name cannot be resolved.
     pub failure: Option<String>,
 }
 
@@ -225,14 +225,15 @@ impl Pool {
             let address = node.address.as_str();
             let instances = state.instances();
             if instances.is_empty() {
-                statuses.push(NodeStatus { address, resolved: None, healthy: false, ejected: false, failure: None });
+                let failure = state.failure(None);
+                statuses.push(NodeStatus { address, resolved: None, healthy: false, ejected: false, failure });
             }
             statuses.extend(instances.iter().map(|instance| NodeStatus {
                 address,
                 resolved: node::address_of(address).is_none().then(|| instance.name().to_owned()),
                 healthy: instance.is_healthy(),
                 ejected: instance.is_ejected(now),
-                failure: instance.failure(),
+                failure: state.failure(Some(instance)),
             }));
         }
         statuses

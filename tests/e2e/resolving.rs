@@ -217,10 +217,18 @@ fn a_gateway_whose_host_name_cannot_be_resolved_starts_all_the_same() {
     assert_eq!(Client::connect(address).get("/").status, 503);
     wait_until("a warning", || process.stderr().contains("cannot resolve"));
     assert!(process.stderr().contains("many.test"), "{}", process.stderr());
+    const REASON: &str = "failed to lookup address information";
+    let failure = || Client::connect(admin).get("/status").json()["upstreams"][0]["nodes"][0]["failure"].clone();
+    assert!(failure().as_str().unwrap().starts_with("cannot resolve the host name: failed"), "{}", failure());
+    assert!(process.stderr().contains(REASON), "{}", process.stderr());
     hosts.set(&[2]);
     wait_until("the upstream", || Client::connect(address).get("/").status == 200);
     assert!(origins[0].count() > 0);
     wait_until("word of it", || process.stderr().contains("the node's host name is resolved again"));
+    assert_eq!(failure(), serde_json::Value::Null);
+    hosts.set(&[]);
+    wait_until("the failure while the address stays in use", || failure().is_string());
+    assert_eq!(Client::connect(address).get("/").status, 200);
 }
 
 #[test]

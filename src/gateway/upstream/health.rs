@@ -18,6 +18,8 @@ use crate::units::Nanos;
 const RESOLVE_EVERY: Nanos = Nanos::from_secs(5);
 /// How often a host name is tried that has no address yet.
 const RETRY_EVERY: Nanos = Nanos::new(250_000_000);
+/// The interval in which at most one failed resolution of a name is logged.
+const QUIET: Nanos = Nanos::from_secs(60);
 
 /// Watches the nodes of `pool` until dropped.
 pub async fn watch(pool: Arc<Pool>, clock: Arc<dyn Clock>) {
@@ -38,9 +40,10 @@ pub async fn resolve_new(pools: &[Arc<Pool>], patience: Nanos) {
             let (name, state) = (pool.upstream.nodes[node].address.clone(), Arc::clone(state));
             tasks.spawn(async move {
                 loop {
-                    if let Some(addresses) = look_up(&name).await {
+                    match look_up(&name).await {
                         // the first instances of a node do not warm up
-                        return state.set_addresses(addresses, Nanos::ZERO);
+                        Ok(addresses) => return state.set_addresses(addresses, Nanos::ZERO),
+                        Err(failure) => state.set_unresolved(failure),
                     }
                     sleep(RETRY_EVERY.to_duration()).await;
                 }
@@ -52,11 +55,16 @@ pub async fn resolve_new(pools: &[Arc<Pool>], patience: Nanos) {
     drop(timeout(patience.to_duration(), all).await);
 }
 
-/// The addresses of a host name; `None` if there are none, or none in time.
-async fn look_up(name: &str) -> Option<Vec<SocketAddr>> {
-    let found = timeout(RESOLVE_EVERY.to_duration(), tokio::net::lookup_host(name)).await;
-    let addresses: Vec<SocketAddr> = found.ok()?.ok()?.collect();
-    (!addresses.is_empty()).then_some(addresses)
+/// The addresses of a host name, or the reason why none are known.
+async fn look_up(name: &str) -> Result<Vec<SocketAddr>, String> {
+    match timeout(RESOLVE_EVERY.to_duration(), tokio::net::lookup_host(name)).await {
+        Ok(Ok(found)) => {
+            let addresses: Vec<SocketAddr> = found.collect();
+            if addresses.is_empty() { Err("it has no address".to_owned()) } else { Ok(addresses) }
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer in {RESOLVE_EVERY}")),
+    }
 }
 
 /// Follows the addresses of a node, and checks the health of each.
@@ -69,18 +77,25 @@ async fn watch_node(pool: Arc<Pool>, node: usize, clock: Arc<dyn Clock>) {
         return while checks.tasks.join_next().await.is_some() {};
     }
     let upstream = &pool.upstream.name;
-    let mut failing = false;
+    let mut logged = None;
     loop {
         let found = look_up(name).await;
-        match (found.is_none(), failing) {
-            (true, false) => tracing::warn!(upstream, node = name, "cannot resolve the node's host name; retrying"),
-            (false, true) => tracing::info!(upstream, node = name, "the node's host name is resolved again"),
-            _ => {}
-        }
-        failing = found.is_none();
-        // otherwise the node keeps its earlier addresses
-        if let Some(addresses) = found {
-            state.set_addresses(addresses, clock.now());
+        let now = clock.now();
+        match found {
+            Ok(addresses) => {
+                if logged.take().is_some() {
+                    tracing::info!(upstream, node = name, "the node's host name is resolved again");
+                }
+                state.set_addresses(addresses, now);
+            }
+            // the node keeps its earlier addresses
+            Err(error) => {
+                if logged.is_none_or(|at| now.saturating_sub(at) >= QUIET) {
+                    tracing::warn!(upstream, node = name, error, "cannot resolve the node's host name; retrying");
+                    logged = Some(now);
+                }
+                state.set_unresolved(error);
+            }
         }
         checks.follow(&pool, node, &clock);
         let has_none = state.instances().is_empty();

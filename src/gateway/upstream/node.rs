@@ -23,6 +23,8 @@ pub(super) struct NodeState {
     instances: ArcSwap<Vec<Arc<Instance>>>,
     /// Whether a configuration has waited for the addresses of this node: later ones that have the node do not wait again.
     was_awaited: AtomicBool,
+    /// Why the last resolution of the host name failed, if it did.
+    unresolved: Mutex<Option<String>>,
 }
 
 /// The state of one address of a node.
@@ -57,7 +59,11 @@ impl NodeState {
     /// Creates a node that is configured as `written`; its instances are healthy.
     pub(super) fn new(written: &str) -> Self {
         let instance = address_of(written).map(|address| Arc::new(Instance::new(address, None)));
-        Self { instances: ArcSwap::from_pointee(instance.into_iter().collect()), was_awaited: AtomicBool::new(false) }
+        Self {
+            instances: ArcSwap::from_pointee(instance.into_iter().collect()),
+            was_awaited: AtomicBool::new(false),
+            unresolved: Mutex::default(),
+        }
     }
 
     /// The same node under other rules: failed requests have ejected none of its instances, and all are healthy until a health
@@ -65,7 +71,11 @@ impl NodeState {
     pub(super) fn under_other_rules(&self, keeps_health: bool) -> Self {
         let instances = self.instances();
         let copies = instances.iter().map(|instance| Arc::new(instance.under_other_rules(keeps_health)));
-        Self { instances: ArcSwap::from_pointee(copies.collect()), was_awaited: AtomicBool::new(true) }
+        Self {
+            instances: ArcSwap::from_pointee(copies.collect()),
+            was_awaited: AtomicBool::new(true),
+            unresolved: Mutex::new(self.unresolved.lock().clone()),
+        }
     }
 
     /// Whether no configuration has waited for the addresses of this node. The caller waits for them now.
@@ -90,6 +100,20 @@ impl NodeState {
             known.cloned().unwrap_or_else(|| Arc::new(Instance::new(address, since)))
         };
         self.instances.store(Arc::new(addresses.into_iter().map(instance).collect()));
+        *self.unresolved.lock() = None;
+    }
+
+    /// Notes why the host name cannot be resolved now. The instances stay.
+    pub(super) fn set_unresolved(&self, failure: String) {
+        *self.unresolved.lock() = Some(failure);
+    }
+
+    /// Why `instance`, or a node without instances, gets no requests or may be at another address by now.
+    pub(super) fn failure(&self, instance: Option<&Instance>) -> Option<String> {
+        let unresolved = self.unresolved.lock().as_ref().map(|error| format!("cannot resolve the host name: {error}"));
+        let unhealthy = instance.and_then(Instance::failure);
+        let all: Vec<String> = unhealthy.into_iter().chain(unresolved).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
