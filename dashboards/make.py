@@ -190,7 +190,7 @@ OVERVIEW = {
         ),
         number(
             "Redis",
-            "Whether any gateway leaves Redis alone because it does not answer. Empty without `store:`.",
+            "Whether any gateway leaves Redis alone because calls fail. Empty without `store:`.",
             "none",
             'max(tollgate_store_breaker_state{NODE,state!="closed"})',
             steps=[(1, RED)],

@@ -61,8 +61,12 @@ fn store(admin: &Admin) -> Value {
     let store = &admin.gateway.store;
     let Some(shared) = store.shared() else { return json!({ "tables": store.tables() }) };
     let SharedStatus { breaker, nodes, healed, overshoot, unsynced, leases, .. } = shared.report();
-    let servers = shared.servers().into_iter().map(|ServerStatus { name, breaker, unsynced, .. }| {
-        json!({ "server": name, "breaker": breaker.as_str(), "unsynced_tokens": unsynced })
+    let servers = shared.servers().into_iter().map(|ServerStatus { name, breaker, failure, unsynced, .. }| {
+        let mut shown = json!({ "server": name, "breaker": breaker.as_str(), "unsynced_tokens": unsynced });
+        if let Some(failure) = failure {
+            shown["failure"] = json!(failure);
+        }
+        shown
     });
     json!({
         "tables": store.tables(),

@@ -25,8 +25,8 @@ pub enum AmendError {
     /// The key belongs to another gateway.
     #[error("its key belongs to the gateway at {0}: use the admin port of that gateway")]
     Elsewhere(SocketAddr),
-    /// Redis keeps the key, and does not answer.
-    #[error("the key is kept in Redis, which does not answer; try again when Redis answers")]
+    /// Redis keeps the key, and does not answer or refuses.
+    #[error("the key is kept in Redis, and calls to it fail; /v1/status says why (`store.servers`)")]
     RedisUnavailable,
     /// The limit's table is full: a key that starts afresh would count in the common bucket.
     #[error("its table is full, and a key that starts afresh counts in the common bucket; raise `max_keys`")]

@@ -215,7 +215,8 @@ impl SharedStore {
         let unsynced = self.fallback.unsynced_by(|tag| self.link.server(self.link.slot(tag)));
         let all = self.servers.states().enumerate().map(|(number, breaker)| {
             let unsynced = unsynced.get(&number).copied().unwrap_or_default();
-            ServerStatus { number, name: self.link.server_name(number), breaker, unsynced }
+            let (name, failure) = (self.link.server_name(number), self.servers.failure(number));
+            ServerStatus { number, name, breaker, failure, unsynced }
         });
         let is_known = |server: &ServerStatus| {
             server.name.is_some() || server.breaker != BreakerState::Closed || server.unsynced > 0
@@ -452,12 +453,14 @@ impl SharedStore {
         heard.ok().and_then(Result::ok).unwrap_or(Err(CallFailure::MayHaveRun)).map(ChargeReceipt::keep)
     }
 
-    /// Notes the `health` that a call or heartbeat for a key with this hash tag showed; may open the server's breaker.
-    fn record_call(&self, server: usize, tag: impl FnOnce() -> String, health: Health) {
-        if self.servers.record_call(server, tag, health, self.settings.timeout, self.clock.now()) {
+    /// Notes the health that a call or heartbeat for a key with this hash tag showed, with the reason of a failure; may open
+    /// the server's breaker.
+    fn record_call(&self, server: usize, tag: impl FnOnce() -> String, result: (Health, Option<String>)) {
+        if self.servers.record_call(server, tag, result, self.settings.timeout, self.clock.now()) {
             tracing::warn!(
                 server = self.link.server_name(server),
-                "Redis does not answer; limits that gateways share are enforced as their `on_store_down` says"
+                error = self.servers.failure(server),
+                "calls to Redis fail; limits that gateways share are enforced as their `on_store_down` says"
             );
             // no request waits long enough for the replies that are still to come
             self.link.close(server);

@@ -145,8 +145,17 @@ fn a_redis_that_refuses_charges_is_left_alone_until_it_takes_them() {
     };
     wait_until("probes to be refused", || refused_probes() >= 5.0);
     wait_for_breaker(&gateway, "open");
+    // in the words of Redis and of Valkey
+    const REFUSAL: &str = "on @user_script";
+    let server = || gateway.admin_get("/status").json()["store"]["servers"][0].clone();
+    let failure = server()["failure"].as_str().unwrap_or_default().to_owned();
+    assert!(failure.contains(REFUSAL), "{failure}");
+    let lines = gateway.process.stderr();
+    let opened = lines.lines().find(|line| line.contains("calls to Redis fail; limits that gateways share")).unwrap();
+    assert!(opened.contains(REFUSAL), "{opened}");
     redis.command(&["ACL", "SETUSER", "default", "+@all"]);
     wait_for_breaker(&gateway, "closed");
+    wait_until("no failure to be shown", || server()["failure"].is_null());
     assert_eq!(passed(&gateway, "a", 3), 1);
 }
 

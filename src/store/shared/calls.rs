@@ -1,9 +1,11 @@
 //! Calls to Redis: their arguments, their timeouts, and what this gateway learns from the replies.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
@@ -68,7 +70,7 @@ impl Operation {
 }
 
 /// The result of a call, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallResult {
     /// Redis answered.
     Ok,
@@ -139,7 +141,7 @@ pub(super) struct ChargeOutcome {
 const CALL_TIME: Nanos = Nanos::SECOND;
 /// The log text for a call without a reply in time.
 pub(super) const NO_ANSWER: &str = "no answer in time";
-/// The interval in which at most one failed call is logged.
+/// The interval in which at most one failed call of a kind is logged for each server.
 const QUIET: Nanos = Nanos::from_secs(10);
 
 impl SharedStore {
@@ -265,23 +267,23 @@ impl SharedStore {
         buckets: &[Bucket<'_>],
     ) -> Result<Result<Reply, CallError>, Elapsed> {
         let tag = || buckets.first().map(|bucket| hash_tag(bucket.tag)).unwrap_or_default();
-        let record = |health| self.record_call(server, tag, health);
+        let record = |health, failure| self.record_call(server, tag, (health, failure));
         let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, encoded)));
         match timeout(self.settings.timeout.to_duration(), &mut replied).await {
             Ok(replied) => {
-                record(health(&replied));
+                record(health(&replied), failure(&replied));
                 replied
             }
             // no request waits for a sync, so only its failure counts
             Err(_) if operation == Operation::Sync => {
                 let replied = replied.await;
                 if health(&replied) == Health::Failed {
-                    record(Health::Failed);
+                    record(Health::Failed, failure(&replied));
                 }
                 replied
             }
             Err(late) => {
-                record(Health::Late);
+                record(Health::Late, None);
                 let changes = buckets.iter().any(|bucket| bucket.enforcement.consumes);
                 // a question can be asked again
                 if operation == Operation::Reconcile && !changes { Err(late) } else { replied.await }
@@ -331,15 +333,19 @@ impl SharedStore {
         parts.into_iter().map(|part| self.memory.known(part)).collect()
     }
 
-    /// Logs the failure of a call to `server`, unless one was logged a moment ago.
+    /// Logs the failure of a call to `server`, unless one of the same kind was logged a moment ago.
     pub(super) fn complain(&self, server: usize, result: CallResult, error: &dyn std::fmt::Display) {
         let now = self.clock.now();
-        let quiet_until = &self.counts.quiet_until;
-        let until = quiet_until.load(Ordering::Relaxed);
-        let until_now = now.saturating_add(QUIET).get();
-        if now.get() >= until
-            && quiet_until.compare_exchange(until, until_now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
+        let is_news = {
+            let mut quiet_until = self.counts.quiet_until.lock();
+            let until = quiet_until.entry((server, result)).or_default();
+            let is_news = now >= *until;
+            if is_news {
+                *until = now.saturating_add(QUIET);
+            }
+            is_news
+        };
+        if is_news {
             let server = self.link.server_name(server);
             tracing::warn!(server, %error, result = result.as_str(), "a call to Redis failed");
         }
@@ -355,6 +361,15 @@ const fn health(replied: &Result<Result<Reply, CallError>, Elapsed>) -> Health {
     }
 }
 
+/// Why a call got no valid reply, if it did not.
+fn failure(replied: &Result<Result<Reply, CallError>, Elapsed>) -> Option<String> {
+    match replied {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(NO_ANSWER.to_owned()),
+    }
+}
+
 /// The counters that calls share.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -362,8 +377,8 @@ pub(super) struct Counts {
     pub(super) healed: AtomicU64,
     /// Tokens that this gateway admitted without Redis and that its bucket lacked when it recovered.
     pub(super) overshoot: AtomicU64,
-    /// The time until which failures are not logged.
-    quiet_until: AtomicU64,
+    /// The time until which failures of a kind are not logged, for each server.
+    quiet_until: Mutex<HashMap<(usize, CallResult), Nanos>>,
 }
 
 /// The states of `known`, for calls that restore what Redis has lost.

@@ -83,10 +83,10 @@ impl SharedStore {
         loop {
             let server = self.counts_nodes();
             let (nodes, health) = self.heartbeat(&script, server, NODES).await;
-            self.nodes.store(self.node_count.lock().heard(nodes), Ordering::Relaxed);
-            self.record_probe(server, health);
+            self.nodes.store(self.node_count.lock().heard(nodes.as_ref().ok().copied()), Ordering::Relaxed);
+            self.record_probe(server, (health, nodes.clone().err()));
             if health == Health::Failed {
-                self.record_call(server, || NODES.to_owned(), health);
+                self.record_call(server, || NODES.to_owned(), (health, nodes.err()));
             }
             let pause = self.servers.pause(server, random.random());
             sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
@@ -103,7 +103,10 @@ impl SharedStore {
             let roll = random.random();
             let probes = probed.iter().cloned().map(|(server, tag)| {
                 let (gateway, script) = (Arc::clone(self), Arc::clone(&script));
-                async move { gateway.record_probe(server, gateway.heartbeat(&script, server, &tag).await.1) }
+                async move {
+                    let (nodes, health) = gateway.heartbeat(&script, server, &tag).await;
+                    gateway.record_probe(server, (health, nodes.err()));
+                }
             });
             run_bounded(PROBED_AT_ONCE, probes.collect()).await;
             let pause = probed.iter().filter_map(|(server, _)| self.servers.pause(*server, roll)).min();
@@ -118,8 +121,8 @@ impl SharedStore {
 
     /// Sends a heartbeat to the server that has the keys with this hash tag. It reads and writes a string as charges do, so
     /// that a server that refuses charges refuses it too. Returns the number of gateways that have sent heartbeats with
-    /// this tag, if the server answers.
-    async fn heartbeat(&self, script: &Script, server: usize, tag: &str) -> (Option<u64>, Health) {
+    /// this tag, or the reason of a failure.
+    async fn heartbeat(&self, script: &Script, server: usize, tag: &str) -> (Result<u64, String>, Health) {
         let encoded = Encoded {
             keys: ["nodes", "probe"].map(|name| format!("{}:{{{tag}}}:{name}", self.settings.prefix)).to_vec(),
             arguments: vec![format!("{:016x}", self.id), HEARTBEATS_KEPT_MS.to_string()],
@@ -128,32 +131,30 @@ impl SharedStore {
         let replied = timeout(PATIENCE.to_duration(), self.heartbeat_link.call(script, &encoded)).await;
         let (result, nodes) = match replied {
             Ok(Ok(reply)) => match *reply.fields() {
-                [Field::Integer(nodes)] => (CallResult::Ok, u64::try_from(nodes).ok()),
-                _ => (CallResult::Invalid, None),
+                [Field::Integer(nodes @ 0..)] => (CallResult::Ok, Ok(nodes.unsigned_abs())),
+                _ => (CallResult::Invalid, Err("the answer is no number of gateways".to_owned())),
             },
-            Ok(Err(error)) => {
-                let result = CallResult::of(&error);
-                self.complain(server, result, &error);
-                (result, None)
-            }
+            Ok(Err(error)) => (CallResult::of(&error), Err(error.to_string())),
             Err(_) => {
                 self.heartbeat_link.close(server);
-                self.complain(server, CallResult::TimedOut, &NO_ANSWER);
-                (CallResult::TimedOut, None)
+                (CallResult::TimedOut, Err(NO_ANSWER.to_owned()))
             }
         };
+        if let Err(error) = &nodes {
+            self.complain(server, result, error);
+        }
         let took = self.clock.now().saturating_sub(sent);
         (self.observer)(CallEvent { operation: Operation::Heartbeat, result, took, charges: None });
         let health = match nodes {
-            None => Health::Failed,
-            Some(_) if took > self.settings.timeout => Health::Late,
-            Some(_) => Health::InTime,
+            Err(_) => Health::Failed,
+            Ok(_) if took > self.settings.timeout => Health::Late,
+            Ok(_) => Health::InTime,
         };
         (nodes, health)
     }
 
-    fn record_probe(&self, server: usize, health: Health) {
-        if self.servers.record_probe(server, health, self.clock.now()) {
+    fn record_probe(&self, server: usize, result: (Health, Option<String>)) {
+        if self.servers.record_probe(server, result, self.settings.timeout, self.clock.now()) {
             self.recovered.notify_one();
         }
     }

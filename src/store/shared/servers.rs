@@ -24,6 +24,8 @@ struct Watch {
     breaker: Breaker,
     /// The hash tag of a key that the server had when its breaker opened: probes write to a key with this tag.
     tag: String,
+    /// Why the last call or probe failed, if it did.
+    failure: Option<String>,
 }
 
 /// The status of a Redis server, for reports.
@@ -35,8 +37,21 @@ pub struct ServerStatus {
     pub name: Option<String>,
     /// The state of its breaker.
     pub breaker: State,
+    /// Why the last call or probe failed, if it did.
+    pub failure: Option<String>,
     /// Tokens of its keys that this gateway admitted while the server was unavailable and has yet to reconcile.
     pub unsynced: u64,
+}
+
+impl Watch {
+    /// Notes the reason of a failure; that of a late answer is the `timeout`.
+    fn set_failure(&mut self, health: Health, failure: Option<String>, timeout: Nanos) {
+        self.failure = match health {
+            Health::InTime => None,
+            Health::Late => Some(format!("no answer in {timeout}")),
+            Health::Failed => failure,
+        };
+    }
 }
 
 impl RedisServers {
@@ -58,17 +73,24 @@ impl RedisServers {
         })
     }
 
-    /// Records the result of a call to the server for a key with the hash tag `tag`; see [`Breaker::record_call`].
+    /// Why the last call or probe of the server failed, if it did.
+    pub(super) fn failure(&self, server: usize) -> Option<String> {
+        self.0.get(server)?.watch.lock().failure.clone()
+    }
+
+    /// Records the result of a call to the server for a key with the hash tag `tag`, with the reason of a failure; see
+    /// [`Breaker::record_call`].
     pub(super) fn record_call(
         &self,
         server: usize,
         tag: impl FnOnce() -> String,
-        health: Health,
+        (health, failure): (Health, Option<String>),
         timeout: Nanos,
         now: Nanos,
     ) -> bool {
         let Some(server) = self.0.get(server) else { return false };
         let mut watch = server.watch.lock();
+        watch.set_failure(health, failure, timeout);
         let opens = watch.breaker.record_call(health, timeout, now);
         if opens {
             watch.tag = tag();
@@ -77,9 +99,18 @@ impl RedisServers {
         opens
     }
 
-    /// Records the result of a probe of the server; see [`Breaker::record_probe`].
-    pub(super) fn record_probe(&self, server: usize, health: Health, now: Nanos) -> bool {
-        self.0.get(server).is_some_and(|server| server.watch.lock().breaker.record_probe(health, now))
+    /// Records the result of a probe of the server, with the reason of a failure; see [`Breaker::record_probe`].
+    pub(super) fn record_probe(
+        &self,
+        server: usize,
+        (health, failure): (Health, Option<String>),
+        timeout: Nanos,
+        now: Nanos,
+    ) -> bool {
+        let Some(server) = self.0.get(server) else { return false };
+        let mut watch = server.watch.lock();
+        watch.set_failure(health, failure, timeout);
+        watch.breaker.record_probe(health, now)
     }
 
     /// The servers that need probes, each with the hash tag of one of its keys.

@@ -50,8 +50,10 @@ fn a_key_in_redis_is_set_right_there() {
         gateway.get("/", &[]).status > 0 && get(&gateway, "/v1/status")["store"]["breaker"] == "open"
     });
     let response = post(&gateway, "/v1/keys/reset", &[HOST, BEARER], &json!({ "limit": "guard" }));
-    let error = "the key is kept in Redis, which does not answer; try again when Redis answers";
+    let error = "the key is kept in Redis, and calls to it fail; /v1/status says why (`store.servers`)";
     assert_eq!((response.status, response.json()), (503, json!({ "error": error })));
+    let failure = get(&gateway, "/v1/status")["store"]["servers"][0]["failure"].clone();
+    assert!(failure.as_str().is_some_and(|failure| failure.contains("Connection refused")), "{failure}");
 }
 
 #[test]
