@@ -27,7 +27,7 @@ pub fn execute(args: &HealthArgs) -> Result<(), Box<dyn Error>> {
         .map_err(|error| format!("no gateway answers at {admin}: {error}; --admin takes another address"))?;
     let reason = reason.trim().replace(char::is_control, " ");
     match status {
-        200 => Ok(()),
+        200 if reason == "ready" => Ok(()),
         503 => Err(format!("the gateway at {admin} does not serve: {reason}").into()),
         _ => Err(format!(
             "the server at {admin} is not an admin port, or refuses the request with status {status}: {reason}; \
