@@ -128,6 +128,26 @@ fn another_state_file_is_told_with_what_a_restart_forgets() {
 }
 
 #[test]
+fn secrets_in_urls_and_in_paths_at_receivers_are_not_told() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("secrets_in_urls");
+    fs::create_dir_all(&folder).unwrap();
+    let rules = fs::read_to_string("tests/fixtures/good/minimal.yaml").unwrap();
+    let [old, new] = ["old", "new"].map(|word| {
+        let path = folder.join(word);
+        let directory = format!("directory: {{ http: {{ url: \"https://h/{word}?key=canary-{word}\" }} }}");
+        let customers = format!("plans: [p]\ncustomers: {{ identify: [{{ bearer: true }}], {directory} }}");
+        let traces = format!("traces: {{ upstream: all, path: /canary-{word} }}");
+        fs::write(&path, format!("{rules}\n{customers}\n{traces}\n")).unwrap();
+        path
+    });
+    for format in [Format::Text, Format::Json] {
+        let (output, fine) = check_as(&new, old.to_str(), format);
+        assert!(fine && !output.contains("canary"), "{output}");
+        assert!(output.contains("https://h/old?... -> https://h/new?...") && output.contains("changes"), "{output}");
+    }
+}
+
+#[test]
 fn changes_of_the_admin_section_are_reported() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("other_operators");
     fs::create_dir_all(&folder).unwrap();

@@ -180,8 +180,8 @@ fn section(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Option<Co
         }
         (Some(_), None) if kind == "upstream" => Some(part(kind, name, "is gone", Vec::new())),
         (None, Some(is)) if !name.is_empty() => {
-            let lines =
-                is.values.iter().map(|(path, text)| (path.clone(), shown(path, text).unwrap_or(HIDDEN).to_owned()));
+            let text = |path, text| shown(section, path, text).unwrap_or_else(|| HIDDEN.to_owned());
+            let lines = is.values.iter().map(|(path, value)| (path.clone(), text(path, value)));
             Some(part(kind, name, "is new", lines.collect()))
         }
         _ => {
@@ -201,11 +201,12 @@ fn find<'o>(sections: &'o [SectionValues], section: &str, name: &str) -> Option<
 /// The values that differ, as they were and as they will be.
 fn differences(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Vec<DescriptionLine> {
     let value = |of: Option<&SectionValues>, path: &str| of.and_then(|of| of.values.get(path)).cloned();
+    let section = was.or(is).map_or("", |of| &of.section);
     let paths: BTreeSet<&String> = was.iter().chain(&is).flat_map(|of| of.values.keys()).collect();
     let lines = paths.into_iter().filter_map(|path| {
         let (was, is) = (value(was, path), value(is, path));
         let words = |value: &Option<String>| {
-            value.as_ref().map_or(Some("default".to_owned()), |text| shown(path, text).map(str::to_owned))
+            value.as_ref().map_or(Some("default".to_owned()), |text| shown(section, path, text))
         };
         let line = match (words(&was), words(&is)) {
             (Some(was), Some(is)) => format!("{was} -> {is}"),
@@ -216,12 +217,22 @@ fn differences(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Vec<D
     lines.collect()
 }
 
-/// The text of a value; `None` for values of header fields and query parameters, which may be secrets, and for long
-/// texts.
-fn shown<'t>(path: &str, text: &'t str) -> Option<&'t str> {
+/// The text of a value. `None` for values that may be secrets (header fields, query parameters, paths at receivers), and
+/// for long texts.
+fn shown(section: &str, path: &str, text: &str) -> Option<String> {
     const MAX_SHOWN: usize = 100;
-    let may_be_secret = path.contains("headers") || path.starts_with("match.query");
-    (!may_be_secret && text.len() <= MAX_SHOWN && !text.contains('\n')).then_some(text)
+    let is_of_receiver = ["webhook", "usage_events", "traces"].contains(&section) && path == "path";
+    let may_be_secret = is_of_receiver || path.contains("headers") || path.starts_with("match.query");
+    (!may_be_secret && text.len() <= MAX_SHOWN && !text.contains('\n')).then(|| without_queries(text))
+}
+
+/// The text, where URLs have no query: it may hold a secret.
+fn without_queries(text: &str) -> String {
+    let items = text.split(", ").map(|item| match item.split_once('?') {
+        Some((url, _)) if url.contains("://") => format!("{url}?{HIDDEN}"),
+        _ => item.to_owned(),
+    });
+    items.collect::<Vec<_>>().join(", ")
 }
 
 /// The changes of the state file, which keeps used tokens over restarts.
