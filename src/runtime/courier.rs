@@ -221,6 +221,11 @@ impl<M: DeliveryKind> Courier<M> {
         drop(self.is_open.subscribe().wait_for(|is_open| *is_open).await);
     }
 
+    /// Shows `records` that wait in memory while another process has the queue.
+    pub(super) fn show_waiting(&self, records: usize) {
+        self.metrics().queued(u64::try_from(records).unwrap_or(u64::MAX), 0);
+    }
+
     /// Whether this process has the queue.
     pub(super) fn is_open(&self) -> bool {
         *self.is_open.borrow()

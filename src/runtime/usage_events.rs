@@ -201,8 +201,11 @@ impl State {
     fn save_and_queue(&mut self, courier: &Courier<Events>, settings: &Settings, now: Nanos) {
         self.save(settings, now);
         let waiting = self.ledger.ended();
-        if waiting.is_empty() || !courier.is_open() {
+        if waiting.is_empty() {
             return;
+        }
+        if !courier.is_open() {
+            return courier.show_waiting(waiting.len());
         }
         let (queued, mut done) = courier.append(waiting);
         if done.is_ok() && queued < waiting.len() {

@@ -37,7 +37,7 @@ pub struct Settings {
 /// The origin of log lines about lost messages. Clients cause these lines, so their number is bounded, unlike that of the
 /// other lines of the runtime.
 const LOG_TARGET: &str = "tollgate::webhook";
-/// How often lost crossings are counted while the queue is not open.
+/// How often waiting and lost crossings are counted while the queue is not open.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of crossings in one write to the queue.
 const MAX_BATCH: usize = 256;
@@ -76,6 +76,7 @@ impl DeliveryKind for Messages {
         let mut opened = pin!(courier.opened());
         while timeout(COUNT_INTERVAL, &mut opened).await.is_err() {
             count_lost(courier);
+            courier.show_waiting(courier.record_kind.crossed.lock().await.len());
         }
         let mut crossed = courier.record_kind.crossed.lock().await;
         loop {

@@ -252,6 +252,19 @@ fn usage_of_requests_that_end_while_the_process_stops_is_saved_before_the_others
 }
 
 #[test]
+fn events_that_wait_for_the_queue_of_another_process_are_shown() {
+    let (origin, _) = metered();
+    let first = start(&origin, nowhere(), 1, "every: 1s");
+    let queue = format!("queue: \"{}\"", first.folder.path().join("queue").display());
+    let config = config(&origin, nowhere(), "every: 1s").replace("queue: queue", &queue);
+    let files = [("customers.csv", "credential,customer,plan\nkey-0,customer-0,free\n"), ("token", TOKEN)];
+    let second = Gateway::start_with(&config, &files, &[]);
+    assert_eq!(ask(&mut second.client(), 0), Some(200));
+    wait_until("an event in memory", || queued(&second) > 0.0);
+    assert!(second.process.stderr().contains("another process has the queue on disk open"));
+}
+
+#[test]
 fn a_killed_process_loses_nothing_that_it_had_saved() {
     let ((origin, used), address) = (metered(), nowhere());
     let mut gateway = start(&origin, address, 2, "every: 1h");
