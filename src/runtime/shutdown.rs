@@ -175,14 +175,18 @@ impl ShutdownSignalWatch for SignalHandler {
                 () = next(&mut interrupt) => {}
             }
         };
-        let is_taken_over = loop {
+        let is_taken_over = 'signals: loop {
             tokio::select! {
                 () = ends() => break false,
                 Some(()) = hangup.recv() => reloads.signal(),
                 Some(()) = upgrade.recv() => {
-                    let successor = tokio::select! {
-                        () = ends() => break false,
-                        successor = upgrader.prepare() => successor,
+                    let mut preparing = pin!(upgrader.prepare());
+                    let successor = loop {
+                        tokio::select! {
+                            () = ends() => break 'signals false,
+                            Some(()) = hangup.recv() => reloads.signal(),
+                            successor = &mut preparing => break successor,
+                        }
                     };
                     let Some(successor) = successor else { continue };
                     // a signal has to wait: one process, this one or the successor, must own the state

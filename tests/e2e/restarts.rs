@@ -425,9 +425,10 @@ fn a_process_that_is_ended_while_its_successor_starts_takes_it_along() {
     replace_program(&mut gateway, "exec sleep 60");
     gateway.process.signal("USR2");
     let successor = successor(&gateway);
+    gateway.process.signal("HUP");
+    wait_until("a reload meanwhile", || gateway.admin_get("/status").text().contains("\"signal\""));
     gateway.process.signal("TERM");
-    wait_until("the end of the old process", || gateway.process.has_ended());
-    wait_until("the end of the new process", || has_ended(successor));
+    wait_until("the end of both processes", || gateway.process.has_ended() && has_ended(successor));
 }
 
 /// The successor says that it is ready, and never serves.
