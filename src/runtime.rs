@@ -97,6 +97,17 @@ pub enum StartError {
         /// The error of the operating system.
         error: std::io::Error,
     },
+    /// The limit of file descriptors is too low for the process itself.
+    #[error(
+        "the limit of {limit} file descriptors is too low: tollgate needs {least} before it serves a client; raise \
+         `ulimit -n` / `LimitNOFILE`"
+    )]
+    FewDescriptors {
+        /// The limit.
+        limit: usize,
+        /// The fewest with which the gateway starts.
+        least: usize,
+    },
     /// The metrics cannot be registered.
     #[error("cannot register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -136,6 +147,17 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     disable_huge_pages();
     let Setup { signals, parts, origin, sample } = setup;
     let GatewayParts { listeners, admin, workers, access, rules, store, state, cluster, senders, warnings } = parts;
+    let needs = Needs {
+        workers,
+        listeners: listeners.len(),
+        peers: cluster.as_ref().map(|settings| settings.peers.others()),
+        has_lookups: rules.directory.is_asked_over_http(),
+        has_sample: sample.is_some(),
+    };
+    let (limit, least) = (descriptors::limit(), needs.least());
+    if limit < least {
+        return Err(StartError::FewDescriptors { limit, least });
+    }
     let (mut predecessor, inherited) = match Predecessor::detect().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
@@ -151,14 +173,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     restored.report(&telemetry);
     let RestoredState { store: local, seed, clock, recovery, refused, last } = restored;
     let clock: Arc<dyn Clock> = Arc::new(clock.telling(local.wall_offset()));
-    let needs = Needs {
-        workers,
-        listeners: listeners.len(),
-        peers: cluster.as_ref().map(|settings| settings.peers.others()),
-        has_lookups: rules.directory.is_asked_over_http(),
-        has_sample: sample.is_some(),
-    };
-    let fd_budget = FdBudget::within(descriptors::limit(), needs);
+    let fd_budget = FdBudget::within(limit, needs);
     fd_budget.warn_if_small();
     let hasher = key_hasher(&seed, store.as_ref(), cluster.is_some());
     let store = Arc::new(build_store(local, (store, cluster), workers, &clock, &telemetry));

@@ -15,6 +15,9 @@ const OF_CLUSTER: usize = MAX_HANDSHAKES;
 /// Descriptors for each worker, and for each listener of a worker.
 const OF_WORKER: usize = 8;
 const OF_LISTENER: usize = 2;
+/// The fewest descriptors with which the threads of a gateway start: its own, and those of each worker beside its listeners.
+const LEAST_OWN: usize = 20;
+const LEAST_OF_WORKER: usize = 5;
 /// A gateway with room for fewer clients warns when it starts.
 const FEW_CLIENTS: usize = 100;
 
@@ -40,6 +43,13 @@ pub struct Needs {
     pub has_lookups: bool,
     /// Whether the sample upstream is served by the same process.
     pub has_sample: bool,
+}
+
+impl Needs {
+    /// The fewest descriptors with which the gateway starts.
+    pub(super) fn least(self) -> usize {
+        LEAST_OF_WORKER.saturating_add(self.listeners).saturating_mul(self.workers).saturating_add(LEAST_OWN)
+    }
 }
 
 impl FdBudget {
