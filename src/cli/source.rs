@@ -378,10 +378,11 @@ fn refuse_fixed(fixed: Vec<RestartRequired>, files: &mut Files<'_>) -> Result<()
     let file: Arc<str> = name(files.config).into();
     let errors = fixed.into_iter().map(|RestartRequired { path, before, after, what }| {
         let place = Place { file: Arc::clone(&file), mark: None, path: path.to_owned() };
+        let handover = if path == "listeners" { ", or hand over with SIGUSR2 if their ports are free" } else { "" };
         Problem::error(place, "cannot change while tollgate runs")
             .found(after)
             .expected(format!("{before}, as at the start"))
-            .hint(format!("restart tollgate for {what}; nothing of this file is in force before"))
+            .hint(format!("restart tollgate for {what}{handover}; nothing of this file is in force before"))
     });
     files.check(errors.collect())
 }

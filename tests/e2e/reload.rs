@@ -117,7 +117,7 @@ fn addresses_cannot_change_and_nothing_beside_them_does() {
     let answer = gateway.reload();
     assert_eq!(answer.status, 422);
     let error = answer.json()["errors"][0].as_str().unwrap().to_owned();
-    assert!(error.contains("tollgate.yaml: listeners: cannot change") && error.contains("restart"), "{error}");
+    assert!(error.contains("tollgate.yaml: listeners: cannot change") && error.contains("SIGUSR2"), "{error}");
     assert!(error.contains("found: 127.0.0.1:1") && error.contains(&gateway.address.to_string()), "{error}");
     let shown = last_attempt(&gateway);
     assert_eq!((&shown["result"], &shown["errors"][0]), (&json!("refused"), &json!(error)));
