@@ -5,6 +5,7 @@
 //! that works sequentially and uses the worker's own connections to upstreams.
 
 pub mod body;
+pub mod body_rate;
 pub mod buffer;
 pub mod channel;
 pub mod client;
@@ -20,7 +21,6 @@ mod http2;
 pub mod idle;
 pub mod limiter;
 pub mod listener;
-pub mod pace;
 mod pool;
 mod presence;
 pub mod proxy_protocol;

@@ -48,7 +48,7 @@ use self::senders::Senders;
 use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{OwnedSocketFiles, Socket};
 use self::sockets::Sockets;
-use self::state::{RestoredState, SnapshotWriter, StateFile};
+use self::state::{RestoredState, SnapshotOrigin, SnapshotWriter, StateFile};
 use self::upgrade::Upgrader;
 use self::workers::WorkerThreads;
 use crate::admin::access::Access;
@@ -194,7 +194,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         spans: Spans::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
-    let found = (seed, refused, last);
+    let found = SnapshotOrigin { seed, refused, last };
     let snapshot_writer = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), found, state);
     Ok(Prepared {
         signals,
@@ -305,6 +305,36 @@ impl Prepared {
     ///
     /// Errors: the gateway ended without a signal.
     pub fn run(self) -> Result<(), ServerPanicked> {
+        let socket_files = OwnedSocketFiles::at(self.sockets.paths.iter().map(|at| at.path.clone()));
+        let takes_over = self.predecessor.is_some();
+        let (gateway, senders) = (self.gateway.clone(), self.senders.clone());
+        let snapshot_writer = Arc::clone(&self.snapshot_writer);
+        let mut server = Server::new_with_opt_and_conf(None, configuration());
+        server.bootstrap();
+        let (workforce, targets) = self.add_services(&mut server);
+        let save = || {
+            snapshot_writer.write();
+            senders.save();
+        };
+        let ended = shutdown::run_until_idle(server, workforce, &gateway, targets, save)
+            .inspect_err(|panicked| tracing::error!(error = %panicked, "the gateway ends without a signal"));
+        // another process serves on the sockets: a successor, or the old process if this one has failed to take over
+        let has_failed = takes_over && gateway.traffic.lifecycle.phase() == Phase::Starting;
+        if !has_failed && !matches!(ended, Ok(ExitMode::Successor)) {
+            socket_files.clear();
+        }
+        snapshot_writer.write();
+        senders.finish();
+        let requests = gateway.traffic.requests();
+        if requests > 0 {
+            tracing::warn!(requests, "the end of the process breaks off requests; they have no line in the access log");
+        }
+        tracing::info!("stopped");
+        ended.map(drop)
+    }
+
+    /// Adds the services to `server`. Returns the workers, and what signals act on.
+    fn add_services(self, server: &mut Server) -> (WorkerThreads, SignalTargets) {
         let Self {
             signals,
             sockets,
@@ -321,10 +351,7 @@ impl Prepared {
             fd_budget,
         } = self;
         let Sockets { clients, admin, sample, cluster, all, paths, unused } = sockets;
-        let socket_files = OwnedSocketFiles::at(paths.iter().map(|at| at.path.clone()));
         let takes_over = predecessor.is_some();
-        let mut server = Server::new_with_opt_and_conf(None, configuration());
-        server.bootstrap();
         // the workers, the admin port and the signal handler, then the optional services
         let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
@@ -360,38 +387,13 @@ impl Prepared {
         if takes_over && let Err(error) = block_on(reloader.catch_up()) {
             tracing::warn!(%error, "cannot look for changed files before the start; the reloader looks soon");
         }
-        let upkeep =
-            upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&snapshot_writer), history, senders.clone());
+        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&snapshot_writer), history, senders);
         server.add_service(background_service("upkeep", upkeep));
         if let Some(sockets) = sample {
             server.add_service(sample_listener(sockets, &gateway, fd_budget, &gate));
         }
-        let upgrader = Upgrader {
-            gate: Arc::clone(&gate),
-            snapshot_writer: Arc::clone(&snapshot_writer),
-            gateway: gateway.clone(),
-            telemetry,
-        };
-        let targets = SignalTargets { reloads, gate, upgrader, held: signals };
-        let save = || {
-            snapshot_writer.write();
-            senders.save();
-        };
-        let ended = shutdown::run_until_idle(server, workforce, &gateway, targets, save)
-            .inspect_err(|panicked| tracing::error!(error = %panicked, "the gateway ends without a signal"));
-        // another process serves on the sockets: a successor, or the old process if this one has failed to take over
-        let has_failed = takes_over && gateway.traffic.lifecycle.phase() == Phase::Starting;
-        if !has_failed && !matches!(ended, Ok(ExitMode::Successor)) {
-            socket_files.clear();
-        }
-        snapshot_writer.write();
-        senders.finish();
-        let requests = gateway.traffic.requests();
-        if requests > 0 {
-            tracing::warn!(requests, "the end of the process breaks off requests; they have no line in the access log");
-        }
-        tracing::info!("stopped");
-        ended.map(drop)
+        let upgrader = Upgrader { gate: Arc::clone(&gate), snapshot_writer, gateway, telemetry };
+        (workforce, SignalTargets { reloads, gate, upgrader, held: signals })
     }
 }
 
@@ -428,8 +430,8 @@ fn sample_listener(
     fd_budget: FdBudget,
     gate: &Arc<AcceptGate>,
 ) -> AppListener<BoundedApp<sample::Sample>> {
-    let most = fd_budget.clients.saturating_mul(2);
-    let app = BoundedApp::new(sample::Sample, (most, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), || ());
+    let max_connections = fd_budget.clients.saturating_mul(2);
+    let app = BoundedApp::new(sample::Sample, (max_connections, REQUEST_TIMEOUT), Arc::clone(&gateway.clock), || ());
     AppListener::new("sample upstream".to_owned(), sockets, app, Arc::clone(gate), AcceptsUntil::Stop)
 }
 

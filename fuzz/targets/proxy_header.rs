@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate::http::proxy_protocol::{LONGEST, read};
+use tollgate::http::proxy_protocol::{MAX_HEADER, read};
 
 use super::input::Pieces;
 
@@ -19,7 +19,7 @@ fn reading(data: &[u8], most: usize) -> (Option<Option<IpAddr>>, usize) {
 
 pub(crate) fn run(data: &[u8]) {
     let (said, length) = reading(data, usize::MAX);
-    assert!(length <= LONGEST);
+    assert!(length <= MAX_HEADER);
     assert_eq!(reading(data, 1), (said, length), "a byte at a time");
     assert_eq!(said, reference(data));
     if said.is_some() {

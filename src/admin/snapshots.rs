@@ -14,8 +14,8 @@ pub enum Recovery {
     Absent,
     /// The state of an earlier process.
     Restored {
-        /// Whether that process handed it over while both ran; otherwise it is from the state file.
-        handed_over: bool,
+        /// Where it comes from.
+        origin: RestoredFrom,
         /// The number of restored keys.
         keys: u64,
         /// The number of keys that were left out because this version does not understand their limits.
@@ -30,14 +30,23 @@ pub enum Recovery {
     },
 }
 
+/// Where the state of an earlier process comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestoredFrom {
+    /// From that process, which handed it over while both ran.
+    Predecessor,
+    /// From the state file.
+    File,
+}
+
 impl Recovery {
     /// The name in the metrics.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::NotConfigured => "nothing",
             Self::Absent => "absent",
-            Self::Restored { handed_over: false, .. } => "restored",
-            Self::Restored { handed_over: true, .. } => "handed_over",
+            Self::Restored { origin: RestoredFrom::File, .. } => "restored",
+            Self::Restored { origin: RestoredFrom::Predecessor, .. } => "handed_over",
             Self::Refused { .. } => "refused",
         }
     }

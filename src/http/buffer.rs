@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unread_stays_in_order_however_it_comes() {
+    fn unread_bytes_stay_in_order_however_they_come() {
         let (mut buffer, mut task) = (Buffer::default(), Context::from_waker(std::task::Waker::noop()));
         let sent: Vec<u8> = (0..200_000_u32).map(|number| u8::try_from(number % 251).unwrap()).collect();
         let (mut from, mut read) = (&sent[..], Vec::new());

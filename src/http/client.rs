@@ -11,7 +11,7 @@ use super::body::{Decoder, Framing};
 use super::buffer::Buffer;
 use super::channel::{ChannelMut, Http1Channel, Http2Channel, ReadError};
 use super::date::with_date;
-use super::head::{RequestHead, Version, keeps_alive};
+use super::head::{RequestHead, Version, has_no_content, keeps_alive};
 use super::service::Failure;
 use super::socket::Socket;
 use crate::fields::Fields;
@@ -82,11 +82,11 @@ pub struct ClientHead<'h> {
 // === impl Http1Client ===
 
 impl Http1Client {
-    /// A connection from which `ahead` was already read.
-    pub fn new(socket: Socket, ahead: &[u8]) -> Self {
+    /// A connection from which `read_ahead` was already read.
+    pub fn new(socket: Socket, read_ahead: &[u8]) -> Self {
         let mut buffer = Buffer::default();
-        if !ahead.is_empty() {
-            buffer.append(ahead);
+        if !read_ahead.is_empty() {
+            buffer.append(read_ahead);
         }
         Self {
             channel: Http1Channel::new(socket, buffer, Decoder::new(Framing::Empty)),
@@ -137,7 +137,7 @@ impl Http1Client {
         let is_interim = head.status < 200;
         self.is_answered |= !is_interim;
         self.expects_continue &= head.status != CONTINUE;
-        let has_no_body = self.method_is_head || matches!(head.status, 100..=199 | 204 | 304);
+        let has_no_body = self.method_is_head || has_no_content(head.status);
         let framing = match head.framing {
             _ if has_no_body => Framing::Empty,
             // an HTTP/1.0 client does not know chunks: a body without a length ends with the connection
@@ -210,7 +210,7 @@ impl Http2Client {
 
     fn begin_response(&mut self, head: &ClientHead<'_>) -> io::Result<()> {
         self.expects_continue &= head.status != CONTINUE;
-        let has_no_body = self.method_is_head || matches!(head.status, 204 | 304) || head.framing == Framing::Empty;
+        let has_no_body = self.method_is_head || has_no_content(head.status) || head.framing == Framing::Empty;
         let mut response = http::Response::new(());
         *response.status_mut() = http::StatusCode::from_u16(head.status).map_err(io::Error::other)?;
         *response.headers_mut() = head.fields.to_map();
@@ -225,9 +225,7 @@ impl Http2Client {
         let length = match (head.framing, head.declared) {
             (Framing::Length(length), _) if !has_no_body => Some(length.into()),
             (Framing::Empty, Some(declared)) => http::HeaderValue::from_bytes(declared).ok(),
-            (Framing::Empty, None) if !self.method_is_head && !matches!(head.status, 100..=199 | 204 | 304) => {
-                Some(0.into())
-            }
+            (Framing::Empty, None) if !self.method_is_head && !has_no_content(head.status) => Some(0.into()),
             _ => None,
         };
         if let Some(length) = length {
@@ -265,7 +263,7 @@ impl Client<'_> {
             Self::Http1(client) => client.method_is_head,
             Self::Http2(client) => client.method_is_head,
         };
-        !method_is_head && !matches!(status, 100..=199 | 204 | 304)
+        !method_is_head && !has_no_content(status)
     }
 
     /// The bodies of the request and the response.

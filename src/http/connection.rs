@@ -8,13 +8,13 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::AsyncWriteExt;
 
+use super::body_rate::BodyRateCredit;
 use super::client::{Client, Http1Client};
 use super::exchange::{self, ExchangeOutcome};
 use super::head::{HeadReader, RequestHead, Version};
 use super::http2;
 use super::limiter::ConnectionPermit;
 use super::listener::{Peer, Protocol, ReadyConnection, prepare_connection};
-use super::pace::BodyRateCredit;
 use super::presence::{ConnectionTracker, Interrupted, LINGER};
 use super::service::{ConnectionSettings, Exchange, Failure, Service};
 use super::socket::RawSocket;
@@ -53,22 +53,30 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
     drop(arriving);
     let arrived = match arrived {
         Ok(Ok(arrived)) => arrived,
-        Ok(Err(error)) => return tracing::debug!(%error, "a client did not come in"),
-        Err(interrupted) => return tracing::debug!(?interrupted, "a client did not come in"),
+        Ok(Err(error)) => return tracing::debug!(%error, "a connection failed before its first request"),
+        Err(interrupted) => return tracing::debug!(?interrupted, "a connection failed before its first request"),
     };
-    let ReadyConnection { socket, mut peer, protocol, ahead } = arrived;
+    let ReadyConnection { socket, mut peer, protocol, read_ahead } = arrived;
     peer.listener = listener;
     let peer = Rc::new(peer);
     // boxed: the memory to serve requests is needed only from the first request on
     match protocol {
         Protocol::Http1 => {
-            let (mut client, mut head) = (Http1Client::new(socket, &ahead), RequestHead::default());
-            let mut phases = worker.traffic.lifecycle.watch();
-            let first = read_head(&worker, &mut client, &mut head, &mut tracker, &mut timer, &mut phases, true).await;
-            Box::pin(serve_http1(&worker, client, (head, first), &peer, &mut tracker, &mut timer)).await;
+            let mut connection = Http1ClientConnection {
+                worker: &worker,
+                client: Http1Client::new(socket, &read_ahead),
+                head: RequestHead::default(),
+                peer: &peer,
+                tracker: &mut tracker,
+                timer: &mut timer,
+                phases: worker.traffic.lifecycle.watch(),
+                served: 0,
+            };
+            let first = connection.read_head().await;
+            Box::pin(connection.run(first)).await;
         }
         Protocol::Http2 => {
-            Box::pin(http2::serve(&worker, socket, ahead, &peer, &mut tracker, &mut timer)).await;
+            Box::pin(http2::serve(&worker, socket, read_ahead, &peer, &mut tracker, &mut timer)).await;
         }
     }
 }
@@ -91,87 +99,18 @@ fn admit<S: Service>(
     }
 }
 
-async fn serve_http1<S: Service>(
-    worker: &Worker<S>,
-    mut client: Http1Client,
-    (mut head, first): (RequestHead, Result<HeadOutcome, Interrupted>),
-    peer: &Rc<Peer>,
-    tracker: &mut ConnectionTracker,
-    timer: &mut Timer,
-) {
-    let mut phases = worker.traffic.lifecycle.watch();
-    let mut first = Some(first);
-    loop {
-        let came = match first.take() {
-            Some(first) => first,
-            None => read_head(worker, &mut client, &mut head, tracker, timer, &mut phases, false).await,
-        };
-        let failure = match came {
-            Ok(HeadOutcome::Head) => None,
-            Ok(HeadOutcome::Refused(refused)) => Some(Failure::Refused(refused)),
-            Err(Interrupted::Elapsed) if tracker.stage == Some(Stage::ReadingHead) => Some(Failure::HeadTimeout),
-            Ok(HeadOutcome::End) | Err(_) => return close(&mut client, timer).await,
-        };
-        tracker.mark_busy();
-        tracker.set(Some(Stage::Undecided));
-        let ended = match failure {
-            None => {
-                client.begin(&head);
-                let served = {
-                    let mut request = Client::Http1(&mut client);
-                    // part of the connection's own memory: an allocation for each request would cost more
-                    let serving = pin!(exchange::serve(worker, &mut request, &mut head, peer, tracker, timer));
-                    catch_panic(serving).await
-                };
-                match served {
-                    Ok(ended) => ended,
-                    Err(_) if client.is_answered => ExchangeOutcome::Aborted,
-                    // boxed, like below, because it is rare and large: the memory is there only while it is needed
-                    Err(_) => Box::pin(answer_panic(worker, &mut client, timer)).await,
-                }
-            }
-            Some(failure) => Box::pin(answer_unreadable(worker, &mut client, &failure, peer, timer)).await,
-        };
-        tracker.set(None);
-        tracker.mark_idle_since(timer.now());
-        match ended {
-            ExchangeOutcome::Aborted => return cut_off(&mut client),
-            ExchangeOutcome::Answered { .. } if client.keeps_alive && client.channel.body.is_over() => {}
-            ExchangeOutcome::Answered { .. }
-                if client.channel.body.is_over() && client.channel.buffer.unread().is_empty() =>
-            {
-                return close(&mut client, timer).await;
-            }
-            ExchangeOutcome::Answered { patience } => {
-                let may_go_on = client.keeps_alive && client.can_be_drained();
-                if may_go_on && matches!(timer.run(timer.after(DRAIN_TIME), pin!(drain(&mut client))).await, Ok(true)) {
-                    continue;
-                }
-                return linger(&mut client, patience, tracker, timer).await;
-            }
-        }
-    }
-}
-
-/// Answers a request during which the gateway panicked.
-async fn answer_panic<S: Service>(worker: &Worker<S>, client: &mut Http1Client, timer: &mut Timer) -> ExchangeOutcome {
-    client.keeps_alive = false;
-    let response = worker.service.internal_error();
-    exchange::answer(worker, &mut Client::Http1(client), &response, timer).await
-}
-
-/// Answers a client whose request has an unreadable head.
-async fn answer_unreadable<S: Service>(
-    worker: &Worker<S>,
-    client: &mut Http1Client,
-    failure: &Failure,
-    peer: &Rc<Peer>,
-    timer: &mut Timer,
-) -> ExchangeOutcome {
-    client.begin_unreadable();
-    let mut exchange = worker.service.begin(peer, Version::Http11, timer.now());
-    let response = exchange.failed(failure);
-    exchange::answer(worker, &mut Client::Http1(client), &response, timer).await
+/// An HTTP/1.1 connection from its first request on.
+struct Http1ClientConnection<'c, S: Service> {
+    worker: &'c Worker<S>,
+    client: Http1Client,
+    /// The head of the current request.
+    head: RequestHead,
+    peer: &'c Rc<Peer>,
+    tracker: &'c mut ConnectionTracker,
+    timer: &'c mut Timer,
+    phases: PhaseWatch<'c>,
+    /// The number of requests that were served.
+    served: u64,
 }
 
 /// The result of waiting for the head of a request.
@@ -182,53 +121,155 @@ enum HeadOutcome {
     End,
 }
 
-/// Waits for the head of the next request.
-async fn read_head<S: Service>(
-    worker: &Worker<S>,
-    client: &mut Http1Client,
-    head: &mut RequestHead,
-    tracker: &mut ConnectionTracker,
-    timer: &mut Timer,
-    phases: &mut PhaseWatch<'_>,
-    is_first: bool,
-) -> Result<HeadOutcome, Interrupted> {
-    let settings = worker.service.settings();
-    let mut reader = HeadReader::default();
-    let mut due = timer.after(if is_first { settings.head_timeout } else { settings.idle });
-    let mut has_begun = false;
-    poll_fn(|task| {
+impl<S: Service> Http1ClientConnection<'_, S> {
+    /// Serves requests until the connection ends, beginning with the one whose head is `arrived`.
+    async fn run(&mut self, mut arrived: Result<HeadOutcome, Interrupted>) {
         loop {
-            let unread = client.channel.buffer.unread();
-            match reader.request(unread, settings.head, head) {
-                Ok(Some(length)) => {
-                    client.channel.buffer.consume(length);
-                    return Poll::Ready(Ok(HeadOutcome::Head));
+            let failure = match arrived {
+                Ok(HeadOutcome::Head) => None,
+                Ok(HeadOutcome::Refused(refused)) => Some(Failure::Refused(refused)),
+                Err(Interrupted::Elapsed) if self.tracker.stage == Some(Stage::ReadingHead) => {
+                    Some(Failure::HeadTimeout)
                 }
-                Ok(None) => {}
-                Err(refused) => return Poll::Ready(Ok(HeadOutcome::Refused(refused))),
+                Ok(HeadOutcome::End) | Err(_) => return close(&mut self.client, self.timer).await,
+            };
+            let ended = self.serve_request(failure).await;
+            let (client, timer) = (&mut self.client, &mut *self.timer);
+            match ended {
+                ExchangeOutcome::Aborted => return cut_off(client),
+                ExchangeOutcome::Answered { .. } if client.keeps_alive && client.channel.body.is_over() => {}
+                ExchangeOutcome::Answered { .. }
+                    if client.channel.body.is_over() && client.channel.buffer.unread().is_empty() =>
+                {
+                    return close(client, timer).await;
+                }
+                ExchangeOutcome::Answered { rate_credit } => {
+                    let may_go_on = client.keeps_alive && client.can_be_drained();
+                    if !may_go_on || !matches!(timer.run(timer.after(DRAIN_TIME), pin!(drain(client))).await, Ok(true))
+                    {
+                        return self.linger(rate_credit).await;
+                    }
+                }
             }
-            // an empty line before a request is not part of it
-            if !has_begun && !matches!(unread, b"" | b"\r" | b"\r\n") {
-                has_begun = true;
-                due = timer.after(settings.head_timeout);
-                tracker.set(Some(Stage::ReadingHead));
-                tracker.mark_idle_since(timer.after(HEAD_PATIENCE));
+            arrived = self.read_head().await;
+        }
+    }
+
+    /// Waits for the head of the next request.
+    async fn read_head(&mut self) -> Result<HeadOutcome, Interrupted> {
+        let Self { worker, client, head, tracker, timer, phases, .. } = self;
+        let (settings, is_first) = (worker.service.settings(), self.served == 0);
+        let mut reader = HeadReader::default();
+        let mut due = timer.after(if is_first { settings.head_timeout } else { settings.idle });
+        let mut has_begun = false;
+        poll_fn(|task| {
+            loop {
+                let unread = client.channel.buffer.unread();
+                match reader.request(unread, settings.head, head) {
+                    Ok(Some(length)) => {
+                        client.channel.buffer.consume(length);
+                        return Poll::Ready(Ok(HeadOutcome::Head));
+                    }
+                    Ok(None) => {}
+                    Err(refused) => return Poll::Ready(Ok(HeadOutcome::Refused(refused))),
+                }
+                // an empty line before a request is not part of it
+                if !has_begun && !matches!(unread, b"" | b"\r" | b"\r\n") {
+                    has_begun = true;
+                    due = timer.after(settings.head_timeout);
+                    tracker.set(Some(Stage::ReadingHead));
+                    tracker.mark_idle_since(timer.after(HEAD_PATIENCE));
+                }
+                match client.channel.buffer.poll_read(task, &mut client.channel.socket) {
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(HeadOutcome::End)),
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Pending => break,
+                }
             }
-            match client.channel.buffer.poll_read(task, &mut client.channel.socket) {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(HeadOutcome::End)),
-                Poll::Ready(Ok(_)) => {}
-                Poll::Pending => break,
+            if !is_first && !has_begun && phases.phase(task).drains() {
+                return Poll::Ready(Err(Interrupted::Leaving));
+            }
+            if tracker.is_evicted(task.waker()) {
+                return Poll::Ready(Err(Interrupted::Evicted));
+            }
+            timer.poll(task, due).map(|_| Err(Interrupted::Elapsed))
+        })
+        .await
+    }
+
+    /// Serves the request whose head has arrived, or answers one whose head cannot be read because of this `failure`.
+    async fn serve_request(&mut self, failure: Option<Failure>) -> ExchangeOutcome {
+        self.tracker.mark_busy();
+        self.tracker.set(Some(Stage::Undecided));
+        let ended = match failure {
+            None => {
+                self.client.begin(&self.head);
+                let served = {
+                    let mut request = Client::Http1(&mut self.client);
+                    let (head, peer) = (&mut self.head, self.peer);
+                    // part of the connection's own memory: an allocation for each request would cost more
+                    let serving =
+                        pin!(exchange::serve(self.worker, &mut request, head, peer, self.tracker, self.timer));
+                    catch_panic(serving).await
+                };
+                match served {
+                    Ok(ended) => ended,
+                    Err(_) if self.client.is_answered => ExchangeOutcome::Aborted,
+                    // boxed, like below, because it is rare and large: the memory is there only while it is needed
+                    Err(_) => Box::pin(self.answer_panic()).await,
+                }
+            }
+            Some(failure) => Box::pin(self.answer_unreadable(&failure)).await,
+        };
+        self.tracker.set(None);
+        self.tracker.mark_idle_since(self.timer.now());
+        self.served = self.served.saturating_add(1);
+        ended
+    }
+
+    /// Answers a request during which the gateway panicked.
+    async fn answer_panic(&mut self) -> ExchangeOutcome {
+        self.client.keeps_alive = false;
+        let response = self.worker.service.internal_error();
+        exchange::answer(self.worker, &mut Client::Http1(&mut self.client), &response, self.timer).await
+    }
+
+    /// Answers a client whose request has an unreadable head.
+    async fn answer_unreadable(&mut self, failure: &Failure) -> ExchangeOutcome {
+        self.client.begin_unreadable();
+        let mut exchange = self.worker.service.begin(self.peer, Version::Http11, self.timer.now());
+        let response = exchange.failed(failure);
+        exchange::answer(self.worker, &mut Client::Http1(&mut self.client), &response, self.timer).await
+    }
+
+    /// Closes the sending side, then reads and discards while bytes arrive: if the socket were closed with unread bytes, the
+    /// client's system would discard the answer that the client has not read yet.
+    async fn linger(&mut self, mut rate_credit: Option<BodyRateCredit>) {
+        let Self { client, tracker, timer, .. } = self;
+        close(client, timer).await;
+        client.channel.buffer.consume(usize::MAX);
+        let end = timer.after(MAX_LINGER);
+        let mut drained = 0_usize;
+        while drained < MAX_LINGER_BYTES {
+            if let Some(credit) = &mut rate_credit {
+                credit.start_waiting(timer.now());
+            }
+            let exhausted_at = rate_credit.and_then(|credit| credit.exhausted_at());
+            let due = [Some(timer.after(LINGER)), Some(end), exhausted_at];
+            let Some(due) = due.into_iter().flatten().min() else { return };
+            let reading = poll_fn(|task| client.channel.buffer.poll_read(task, &mut client.channel.socket));
+            match tracker.run(timer, due, pin!(reading)).await {
+                Ok(Ok(came)) if came > 0 => {
+                    client.channel.buffer.consume(came);
+                    drained = drained.saturating_add(came);
+                    if let Some(credit) = &mut rate_credit {
+                        credit.record_bytes(came, timer.now());
+                    }
+                }
+                _ => return,
             }
         }
-        if !is_first && !has_begun && phases.phase(task).drains() {
-            return Poll::Ready(Err(Interrupted::Leaving));
-        }
-        if tracker.is_evicted(task.waker()) {
-            return Poll::Ready(Err(Interrupted::Evicted));
-        }
-        timer.poll(task, due).map(|_| Err(Interrupted::Elapsed))
-    })
-    .await
+    }
 }
 
 /// Reads the rest of a request's body. Returns whether it arrived completely.
@@ -255,36 +296,4 @@ fn cut_off(client: &mut Http1Client) {
 async fn close(client: &mut Http1Client, timer: &mut Timer) {
     // an error makes no difference here: the connection ends anyway
     drop(timer.run(timer.after(LINGER), pin!(client.channel.socket.shutdown())).await);
-}
-
-/// Closes the sending side, then reads and discards while bytes arrive: if the socket were closed with unread bytes, the
-/// client's system would discard the answer that the client has not read yet.
-async fn linger(
-    client: &mut Http1Client,
-    mut pace: Option<BodyRateCredit>,
-    tracker: &ConnectionTracker,
-    timer: &mut Timer,
-) {
-    close(client, timer).await;
-    client.channel.buffer.consume(usize::MAX);
-    let end = timer.after(MAX_LINGER);
-    let mut drained = 0_usize;
-    while drained < MAX_LINGER_BYTES {
-        if let Some(pace) = &mut pace {
-            pace.start_waiting(timer.now());
-        }
-        let due = [Some(timer.after(LINGER)), Some(end), pace.and_then(|pace| pace.exhausted_at())];
-        let Some(due) = due.into_iter().flatten().min() else { return };
-        let reading = poll_fn(|task| client.channel.buffer.poll_read(task, &mut client.channel.socket));
-        match tracker.run(timer, due, pin!(reading)).await {
-            Ok(Ok(came)) if came > 0 => {
-                client.channel.buffer.consume(came);
-                drained = drained.saturating_add(came);
-                if let Some(pace) = &mut pace {
-                    pace.record_bytes(came, timer.now());
-                }
-            }
-            _ => return,
-        }
-    }
 }

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use ::http::HeaderMap;
 
 use super::body::Framing;
+use super::body_rate::BodyRateCredit;
 use super::client::{Client, ClientHead};
-use super::head::{RequestHead, Version};
+use super::head::{RequestHead, Version, has_no_content};
 use super::held_body::HeldBody;
 use super::listener::Peer;
-use super::pace::BodyRateCredit;
 use super::presence::ConnectionTracker;
 use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
 use super::syntax::Refused;
@@ -30,10 +30,10 @@ const ANSWER_TIME: Nanos = Nanos::from_secs(10);
 /// How an exchange ended, for its connection.
 #[derive(Debug)]
 pub(super) enum ExchangeOutcome {
-    /// The client received a whole response. The connection then waits `patience` for the rest of the request's body.
+    /// The client received a whole response.
     Answered {
-        /// How long the rest of the body may take.
-        patience: Option<BodyRateCredit>,
+        /// The connection then waits for the rest of the request's body while this credit lasts; `None` for no minimum rate.
+        rate_credit: Option<BodyRateCredit>,
     },
     /// The connection or the stream ends at once, without a response or in the middle of one.
     Aborted,
@@ -99,83 +99,47 @@ async fn forward<S: Service>(
     timer: &mut Timer,
 ) -> Result<ExchangeOutcome, Box<Response>> {
     if !held.is_empty() {
-        // boxed because it is rare
-        let admitting = Box::pin(async {
-            let delay = exchange.request_body(request, &held, false).await?;
-            wait_for(delay, exchange, timer).await
-        });
-        let Some(admitted) = unless_disconnected(client, pin!(admitting)).await else {
+        let Some(admitted) = admit_held(client, request, exchange, &held, timer).await else {
             return Ok(ExchangeOutcome::Aborted);
         };
         admitted?;
     }
-    let timing = exchange.timing();
-    let is_idempotent = is_idempotent(&request.method);
-    let can_be_resent = is_idempotent && request.framing.is_at_most(MAX_RESENT);
-    let (mut fresh_only, mut sent_before) = (false, held);
+    let (timing, is_idempotent) = (exchange.timing(), is_idempotent(&request.method));
+    let (needs_new_connection, body_so_far) = (false, held);
+    let mut forwarding = Forwarding {
+        worker,
+        client,
+        request,
+        exchange,
+        timer,
+        timing,
+        is_idempotent,
+        needs_new_connection,
+        body_so_far,
+    };
     loop {
-        let destination = exchange.destination()?;
-        let kept = match fresh_only {
-            true => None,
-            false => worker.pool.borrow_mut().take(&destination, can_be_resent, timer.now()),
-        };
-        let is_reused = kept.is_some();
-        let connected = match kept {
-            Some(connection) => Some(Ok(connection)),
-            // boxed because it is rare and large: the memory is there only while it is needed
-            None => Box::pin(connect(worker, client, &destination, timing, timer)).await,
-        };
-        let connection = match connected {
-            Some(Ok(connection)) => connection,
-            Some(Err(error)) => {
-                exchange.connect_failed(&error)?;
+        let destination = forwarding.exchange.destination()?;
+        let (connection, is_reused) = match forwarding.acquire(&destination).await {
+            Acquired::Connection { connection, is_reused } => (connection, is_reused),
+            Acquired::Failed(error) => {
+                forwarding.exchange.connect_failed(&error)?;
                 continue;
             }
-            None => return Ok(ExchangeOutcome::Aborted),
+            Acquired::ClientGone => return Ok(ExchangeOutcome::Aborted),
         };
-        let outgoing = exchange.request_head(request)?;
-        let upgrade = wanted_upgrade(request, &destination);
-        let beginning = match connection {
-            Connection::Http1(connection) => Ok(Upstream::begin_http1(connection, request, &outgoing, upgrade)),
-            Connection::Http2(connection) => {
-                let due = earlier(timer.after(timing.connect), timing.due);
-                let has_tls = destination.server.tls.is_some();
-                Box::pin(begin_http2(&connection, request, &outgoing, has_tls, due, timer)).await
-            }
-        };
-        let (transferred, is_safe) = match beginning {
-            Ok(upstream) => {
-                // a client that sends `expect` sends no body before the upstream agrees
-                let expects_continue = outgoing.fields.contains("expect");
-                // if the gateway does not forward the field, the upstream sends no 100 (Continue)
-                if !expects_continue && client.expects_continue() && client.send_continue(timer.wall()).is_err() {
-                    return Ok(ExchangeOutcome::Aborted);
-                }
-                let mut transfer = Transfer::new(client, upstream, (request, expects_continue), timing, timer.now());
-                let is_safe = is_reused && is_idempotent;
-                let may_refuse = destination.server.http2 && !fresh_only;
-                transfer.resend = (is_safe || may_refuse).then(|| sent_before.clone());
-                transfer.begin_with(std::mem::take(&mut sent_before));
-                let ended = transfer.run(exchange, timer, upgrade, || worker.traffic.is_draining()).await;
-                (transfer.into_outcome(ended), is_safe)
-            }
-            // nothing of the request was sent
-            Err(failure) => {
-                let content = is_reused.then(|| std::mem::take(&mut sent_before));
-                let resend = content.map(|content| Resend { content, delayed_until: Nanos::ZERO });
-                (TransferOutcome::Failed { failure, is_begun: false, resend }, is_reused)
-            }
-        };
-        let resend = match transferred {
-            TransferOutcome::Over { upstream, patience } => {
+        let attempted = forwarding.attempt(&destination, connection, is_reused).await?;
+        let Some(Attempt { outcome, is_safe }) = attempted else { return Ok(ExchangeOutcome::Aborted) };
+        let Forwarding { client, exchange, timer, .. } = &mut forwarding;
+        let resend = match outcome {
+            TransferOutcome::Over { upstream, rate_credit } => {
                 if let Some(upstream) = upstream {
                     keep(worker, &destination, upstream, timer.now());
                 }
-                return Ok(ExchangeOutcome::Answered { patience });
+                return Ok(ExchangeOutcome::Answered { rate_credit });
             }
             TransferOutcome::Tunnel(upstream) => {
-                Box::pin(tunnel::run(client, upstream, exchange, timing, timer)).await;
-                return Ok(ExchangeOutcome::Answered { patience: None });
+                Box::pin(tunnel::run(client, upstream, *exchange, timing, timer)).await;
+                return Ok(ExchangeOutcome::Answered { rate_credit: None });
             }
             TransferOutcome::Answer(response) => return Err(response),
             TransferOutcome::Failed { failure, is_begun: false, resend: Some(resend) }
@@ -193,11 +157,121 @@ async fn forward<S: Service>(
         };
         let delay = resend.delayed_until.saturating_sub(timer.now());
         // boxed because it is rare
-        let waited = unless_disconnected(client, Box::pin(wait_for(delay, exchange, timer)).as_mut()).await;
+        let waited = unless_disconnected(client, Box::pin(wait_for(delay, *exchange, timer)).as_mut()).await;
         let Some(waited) = waited else { return Ok(ExchangeOutcome::Aborted) };
         waited?;
         exchange.resent();
-        (fresh_only, sent_before) = (true, resend.content);
+        (forwarding.needs_new_connection, forwarding.body_so_far) = (true, resend.content);
+    }
+}
+
+/// Has the exchange admit the `held` part of a request's body, and waits as long as it says; `None` if the client goes away
+/// before.
+async fn admit_held<E: Exchange>(
+    client: &mut Client<'_>,
+    request: &RequestHead,
+    exchange: &mut E,
+    held: &[u8],
+    timer: &mut Timer,
+) -> Option<Result<(), Box<Response>>> {
+    // boxed because it is rare
+    let admitting = Box::pin(async {
+        let delay = exchange.request_body(request, held, false).await?;
+        wait_for(delay, exchange, timer).await
+    });
+    unless_disconnected(client, pin!(admitting)).await
+}
+
+/// A request on its way to an upstream, by as many attempts as it takes.
+struct Forwarding<'f, 'c, S: Service> {
+    worker: &'f Worker<S>,
+    client: &'f mut Client<'c>,
+    request: &'f RequestHead,
+    exchange: &'f mut S::Exchange,
+    timer: &'f mut Timer,
+    timing: Timing,
+    is_idempotent: bool,
+    /// Whether the request failed on a connection and may not take a kept one again.
+    needs_new_connection: bool,
+    /// The part of the request's body that was read: for the decision, or by the attempt before.
+    body_so_far: Vec<u8>,
+}
+
+/// The connection for an attempt.
+enum Acquired {
+    Connection { connection: Connection, is_reused: bool },
+    Failed(ConnectError),
+    ClientGone,
+}
+
+/// An attempt that is over.
+struct Attempt {
+    outcome: TransferOutcome,
+    /// Whether the request may be sent again even if the upstream has perhaps processed it.
+    is_safe: bool,
+}
+
+impl<S: Service> Forwarding<'_, '_, S> {
+    /// Takes a kept connection, or opens a new one.
+    async fn acquire(&mut self, destination: &Destination) -> Acquired {
+        let Self { worker, client, request, timer, timing, .. } = self;
+        let can_be_resent = self.is_idempotent && request.framing.is_at_most(MAX_RESENT);
+        let kept = match self.needs_new_connection {
+            true => None,
+            false => worker.pool.borrow_mut().take(destination, can_be_resent, timer.now()),
+        };
+        if let Some(connection) = kept {
+            return Acquired::Connection { connection, is_reused: true };
+        }
+        // boxed because it is rare and large: the memory is there only while it is needed
+        match Box::pin(connect(worker, client, destination, *timing, timer)).await {
+            Some(Ok(connection)) => Acquired::Connection { connection, is_reused: false },
+            Some(Err(error)) => Acquired::Failed(error),
+            None => Acquired::ClientGone,
+        }
+    }
+
+    /// Sends the request on `connection`, and the response to the client. `None` if the client has gone.
+    async fn attempt(
+        &mut self,
+        destination: &Destination,
+        connection: Connection,
+        is_reused: bool,
+    ) -> Result<Option<Attempt>, Box<Response>> {
+        let Self { worker, client, request, exchange, timer, timing, .. } = self;
+        let outgoing = exchange.request_head(request)?;
+        let upgrade = wanted_upgrade(request, destination);
+        let beginning = match connection {
+            Connection::Http1(connection) => Ok(Upstream::begin_http1(connection, request, &outgoing, upgrade)),
+            Connection::Http2(connection) => {
+                let due = earlier(timer.after(timing.connect), timing.due);
+                let has_tls = destination.server.tls.is_some();
+                Box::pin(begin_http2(&connection, request, &outgoing, has_tls, due, timer)).await
+            }
+        };
+        let upstream = match beginning {
+            Ok(upstream) => upstream,
+            // nothing of the request was sent
+            Err(failure) => {
+                let content = is_reused.then(|| std::mem::take(&mut self.body_so_far));
+                let resend = content.map(|content| Resend { content, delayed_until: Nanos::ZERO });
+                let outcome = TransferOutcome::Failed { failure, is_begun: false, resend };
+                return Ok(Some(Attempt { outcome, is_safe: is_reused }));
+            }
+        };
+        // a client that sends `expect` sends no body before the upstream agrees
+        let expects_continue = outgoing.fields.contains("expect");
+        // if the gateway does not forward the field, the upstream sends no 100 (Continue)
+        if !expects_continue && client.expects_continue() && client.send_continue(timer.wall()).is_err() {
+            return Ok(None);
+        }
+        let mut transfer = Transfer::new(client, upstream, (request, expects_continue), *timing, timer.now());
+        let is_safe = is_reused && self.is_idempotent;
+        let may_refuse = destination.server.http2 && !self.needs_new_connection;
+        transfer.resend = (is_safe || may_refuse).then(|| self.body_so_far.clone());
+        transfer.begin_with(std::mem::take(&mut self.body_so_far));
+        let ended = transfer.run(*exchange, timer, upgrade, || worker.traffic.is_draining()).await;
+        Ok(Some(Attempt { outcome: transfer.into_outcome(ended), is_safe }))
     }
 }
 
@@ -283,7 +357,7 @@ pub(super) async fn answer<S: Service>(
     let (status, fields, wall) = (response.status, &response.fields, timer.wall());
     let has_body = client.has_response_body(status);
     // a response to HEAD declares the length that one to GET would have had
-    let declares = !has_body && !matches!(status, 204 | 304);
+    let declares = !has_body && !has_no_content(status);
     let mut digits = itoa::Buffer::new();
     let declared = declares.then(|| digits.format(response.body.len()).as_bytes());
     if client.begin_response(&ClientHead { status, reason: b"", fields, framing, declared, wall }).is_err() {
@@ -304,9 +378,9 @@ pub(super) async fn answer<S: Service>(
         timer.poll(task, due).map(|_| Err(io::ErrorKind::TimedOut.into()))
     });
     match sending.await {
-        Ok(()) => ExchangeOutcome::Answered { patience: None },
+        Ok(()) => ExchangeOutcome::Answered { rate_credit: None },
         Err(error) => {
-            tracing::debug!(%error, "a client went away before its answer");
+            tracing::debug!(%error, "the client closed the connection before it received the response");
             ExchangeOutcome::Aborted
         }
     }

@@ -224,7 +224,7 @@ impl ResponseHead {
             (Some(value), None) if value.eq_ignore_ascii_case(b"chunked") => true,
             _ => return Err(Unreadable("its Transfer-Encoding is not supported")),
         };
-        if method == "HEAD" || matches!(self.status, 100..=199 | 204 | 304) {
+        if method == "HEAD" || has_no_content(self.status) {
             return Ok(Framing::Empty);
         }
         match (declared, is_chunked) {
@@ -270,6 +270,11 @@ pub(super) fn keeps_alive(version: Version, fields: &Fields) -> bool {
 
 // === lines ===
 
+/// Whether a response with this status never has content (RFC 9110, section 6.4.1).
+pub(super) const fn has_no_content(status: u16) -> bool {
+    matches!(status, 100..=199 | 204 | 304)
+}
+
 /// Reads a request line: three words with one space between them (RFC 9112, section 3).
 fn request_line(line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
     const BAD: Refused = Refused::Malformed("the first line of the request is not a method, a target and a version");
@@ -284,12 +289,15 @@ fn request_line(line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
     if !target.iter().fold(true, |fine, byte| fine & is_target_byte(*byte)) {
         return Err(Refused::TARGET);
     }
-    head.version = match () {
-        // compared as a whole: as patterns they would be compared byte by byte
-        () if version == b"HTTP/1.1" => Version::Http11,
-        () if version == b"HTTP/1.0" => Version::Http10,
-        () if version.contains(&b' ') => return Err(BAD),
-        () => return Err(Refused::Malformed("the request is neither of HTTP/1.1 nor of HTTP/1.0")),
+    // compared as a whole: as patterns they would be compared byte by byte
+    head.version = if version == b"HTTP/1.1" {
+        Version::Http11
+    } else if version == b"HTTP/1.0" {
+        Version::Http10
+    } else if version.contains(&b' ') {
+        return Err(BAD);
+    } else {
+        return Err(Refused::Malformed("the request is neither of HTTP/1.1 nor of HTTP/1.0"));
     };
     head.method.clear();
     head.method.push_str(str::from_utf8(method).map_err(|_| BAD)?);

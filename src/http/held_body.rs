@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::body_rate::BodyRateCredit;
 use super::client::Client;
-use super::pace::BodyRateCredit;
 use super::service::{Failure, IncomingBody, Timing};
 use super::timer::{Timer, earlier};
 use crate::units::Nanos;
@@ -76,7 +76,7 @@ impl IncomingBody for HeldBody<'_, '_> {
 
     async fn read_awaited(&self, timing: &Timing, mut read: impl FnMut(&[u8]) -> bool) {
         let Timing { idle, due, min_body_rate, .. } = *timing;
-        let (mut pace, mut came) = (min_body_rate.map(BodyRateCredit::new), self.0.borrow().timer.now());
+        let (mut rate_credit, mut came) = (min_body_rate.map(BodyRateCredit::new), self.0.borrow().timer.now());
         let reading = self.wait(|state, task| {
             let client = &mut *state.client;
             let is_gone = client.expects_continue() && client.send_continue(state.timer.wall()).is_err();
@@ -91,11 +91,11 @@ impl IncomingBody for HeldBody<'_, '_> {
             if bytes > 0 {
                 came = now;
             }
-            if let Some(pace) = &mut pace {
-                pace.record_bytes(bytes, now);
-                pace.start_waiting(now);
+            if let Some(rate_credit) = &mut rate_credit {
+                rate_credit.record_bytes(bytes, now);
+                rate_credit.start_waiting(now);
             }
-            let slow = pace.and_then(|pace| pace.exhausted_at());
+            let slow = rate_credit.and_then(|rate_credit| rate_credit.exhausted_at());
             ready!(state.timer.poll(task, earlier(earlier(came.saturating_add(idle), slow), due)));
             state.fail(Failure::BodyTimeout)
         });

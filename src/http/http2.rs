@@ -51,7 +51,7 @@ const MAX_ABANDONED: u32 = 2 * MAX_STREAMS;
 const REQUEST_TIMEOUT: u16 = 408;
 
 /// The event for which a connection waits.
-enum Event {
+enum ConnectionEvent {
     Ended(Option<bool>),
     Close,
     Accepted(Box<Accepted>),
@@ -65,7 +65,7 @@ type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 pub(super) async fn serve<S: Service>(
     worker: &Rc<Worker<S>>,
     socket: Socket,
-    ahead: Vec<u8>,
+    read_ahead: Vec<u8>,
     peer: &Rc<Peer>,
     tracker: &mut ConnectionTracker,
     timer: &mut Timer,
@@ -74,7 +74,7 @@ pub(super) async fn serve<S: Service>(
     let socket_state = Rc::<SocketState>::default();
     let watched = WatchedSocket {
         socket,
-        ahead,
+        read_ahead,
         frames: FrameTracker::new(),
         state: Rc::clone(&socket_state),
         head_timeout: settings.head_timeout,
@@ -90,7 +90,7 @@ pub(super) async fn serve<S: Service>(
     };
     tracker.set(None);
     tracker.mark_idle_since(timer.now());
-    let connection = Http2Connection {
+    let connection = Http2ClientConnection {
         worker,
         peer,
         idle: settings.idle,
@@ -111,7 +111,7 @@ pub(super) async fn serve<S: Service>(
 }
 
 /// A connection after its handshake.
-struct Http2Connection<'c, S: Service> {
+struct Http2ClientConnection<'c, S: Service> {
     worker: &'c Rc<Worker<S>>,
     peer: &'c Rc<Peer>,
     tracker: &'c mut ConnectionTracker,
@@ -133,7 +133,7 @@ struct Http2Connection<'c, S: Service> {
     h2: Connection<WatchedSocket, Bytes>,
 }
 
-impl<S: Service> Http2Connection<'_, S> {
+impl<S: Service> Http2ClientConnection<'_, S> {
     async fn run(mut self) {
         loop {
             let event = poll_fn(|task| self.poll_event(task)).await;
@@ -146,18 +146,18 @@ impl<S: Service> Http2Connection<'_, S> {
         }
     }
 
-    fn poll_event(&mut self, task: &mut Context<'_>) -> Poll<Event> {
+    fn poll_event(&mut self, task: &mut Context<'_>) -> Poll<ConnectionEvent> {
         match self.streams.poll_join_next(task) {
-            Poll::Ready(Some(ended)) => return Poll::Ready(Event::Ended(ended.ok())),
+            Poll::Ready(Some(ended)) => return Poll::Ready(ConnectionEvent::Ended(ended.ok())),
             Poll::Ready(None) | Poll::Pending => {}
         }
         if !self.is_closing && self.phases.phase(task).drains() {
-            return Poll::Ready(Event::Close);
+            return Poll::Ready(ConnectionEvent::Close);
         }
         if let Poll::Ready(accepted) = self.h2.poll_accept(task) {
             return Poll::Ready(match accepted {
-                Some(Ok(accepted)) => Event::Accepted(Box::new(accepted)),
-                Some(Err(_)) | None => Event::Over,
+                Some(Ok(accepted)) => ConnectionEvent::Accepted(Box::new(accepted)),
+                Some(Err(_)) | None => ConnectionEvent::Over,
             });
         }
         let is_empty = self.streams.is_empty();
@@ -168,20 +168,20 @@ impl<S: Service> Http2Connection<'_, S> {
             self.unsent = self.unsent.take().filter(|_| self.is_closing);
         }
         if is_empty && self.tracker.is_evicted(task.waker()) {
-            return Poll::Ready(Event::Over);
+            return Poll::Ready(ConnectionEvent::Over);
         }
         // after GOAWAY and all responses a client has a short time to close the connection
         let patience = if self.is_closing && self.is_sent { LINGER } else { self.idle };
         let idle_due = is_empty.then(|| self.idle_since.saturating_add(patience));
         let dues = [self.socket.head_due.get(), self.socket.stuck_due.get(), self.socket.linger_due.get(), idle_due];
         let Some(due) = dues.into_iter().flatten().min() else { return Poll::Pending };
-        self.timer.poll(task, due).map(|_| Event::Close)
+        self.timer.poll(task, due).map(|_| ConnectionEvent::Close)
     }
 
     /// Breaks where the connection ends.
-    fn handle(&mut self, event: Event) -> ControlFlow<()> {
+    fn handle(&mut self, event: ConnectionEvent) -> ControlFlow<()> {
         match event {
-            Event::Ended(answered) => {
+            ConnectionEvent::Ended(answered) => {
                 self.abandoned = match answered {
                     Some(true) => self.abandoned.saturating_sub(1),
                     // nor is a stream whose handling panicked answered
@@ -193,19 +193,19 @@ impl<S: Service> Http2Connection<'_, S> {
                     self.tracker.mark_idle_since(self.timer.after(LINGER));
                 }
             }
-            Event::Close if self.is_due(&self.socket.linger_due) || self.is_due(&self.socket.stuck_due) => {
+            ConnectionEvent::Close if self.is_due(&self.socket.linger_due) || self.is_due(&self.socket.stuck_due) => {
                 return ControlFlow::Break(());
             }
-            Event::Close if self.is_due(&self.socket.head_due) => {
+            ConnectionEvent::Close if self.is_due(&self.socket.head_due) => {
                 self.worker.service.count_refused(REQUEST_TIMEOUT);
                 return ControlFlow::Break(());
             }
-            Event::Close if self.is_closing => return ControlFlow::Break(()),
-            Event::Close => {
+            ConnectionEvent::Close if self.is_closing => return ControlFlow::Break(()),
+            ConnectionEvent::Close => {
                 self.h2.graceful_shutdown();
                 (self.is_closing, self.idle_since) = (true, self.timer.now());
             }
-            Event::Accepted(accepted) => {
+            ConnectionEvent::Accepted(accepted) => {
                 let (request, respond) = *accepted;
                 self.tracker.mark_busy();
                 self.is_sent = false;
@@ -216,7 +216,7 @@ impl<S: Service> Http2Connection<'_, S> {
                 self.streams.spawn_local(async move { clock.run(serving.as_mut()).await });
             }
             // a client that is gone takes its requests with it
-            Event::Over => return ControlFlow::Break(()),
+            ConnectionEvent::Over => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
     }
@@ -353,7 +353,7 @@ struct SocketState {
 struct WatchedSocket {
     socket: Socket,
     /// Bytes that were already read.
-    ahead: Vec<u8>,
+    read_ahead: Vec<u8>,
     frames: FrameTracker,
     state: Rc<SocketState>,
     head_timeout: Nanos,
@@ -373,11 +373,12 @@ impl WatchedSocket {
 impl AsyncRead for WatchedSocket {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = room.filled().len();
-        if self.ahead.is_empty() {
+        if self.read_ahead.is_empty() {
             ready!(Pin::new(&mut self.socket).poll_read(task, room))?;
         } else {
-            let length = self.ahead.len().min(room.remaining());
-            self.ahead.drain(..length).for_each(|byte| room.put_slice(&[byte]));
+            let length = self.read_ahead.len().min(room.remaining());
+            room.put_slice(self.read_ahead.get(..length).unwrap_or_default());
+            self.read_ahead.drain(..length);
         }
         let came = room.filled().get(before..).unwrap_or_default();
         let has_ended = self.frames.take(came);

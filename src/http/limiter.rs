@@ -54,27 +54,33 @@ impl LimitReached {
     }
 }
 
+/// The maximum numbers of connections; `None` for no maximum.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnectionBounds {
+    /// In all.
+    pub total: Option<usize>,
+    /// At the listener of the new connection.
+    pub per_listener: Option<usize>,
+}
+
 impl ConnectionLimiter {
     /// A limiter for this many `listeners`.
     pub fn new(listeners: usize) -> Self {
         Self { at: (0..listeners).map(|_| AtomicUsize::new(0)).collect(), ..Self::default() }
     }
 
-    /// Takes a permit at `listener`, if there are fewer connections than `most` in total and than `most_there`
-    /// at the listener.
-    pub fn take(
-        self: &Arc<Self>,
-        listener: usize,
-        (most, most_there): (Option<usize>, Option<usize>),
-    ) -> Result<ConnectionPermit, LimitReached> {
+    /// Takes a permit at `listener`, if there are fewer connections than the bounds.
+    pub fn take(self: &Arc<Self>, listener: usize, bounds: ConnectionBounds) -> Result<ConnectionPermit, LimitReached> {
         // dropped, and so returned, if it turns out to be one too many
         let permit = ConnectionPermit { limiter: Arc::clone(self), listener, client: None };
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
         let before_there = self.at.get(listener).map_or(0, |there| there.fetch_add(1, Ordering::Relaxed));
-        match () {
-            () if most.is_some_and(|most| before >= most) => Err(LimitReached::All),
-            () if most_there.is_some_and(|most| before_there >= most) => Err(LimitReached::Listener),
-            () => Ok(permit),
+        if bounds.total.is_some_and(|max| before >= max) {
+            Err(LimitReached::All)
+        } else if bounds.per_listener.is_some_and(|max| before_there >= max) {
+            Err(LimitReached::Listener)
+        } else {
+            Ok(permit)
         }
     }
 
@@ -95,12 +101,12 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionPermit {
-    /// Counts the connection for `client`. Returns false if that client already has `most` connections.
-    pub fn belongs_to(&mut self, client: IpAddr, most: Option<usize>) -> bool {
+    /// Counts the connection for `client`. Returns false if that client already has `max` connections.
+    pub fn belongs_to(&mut self, client: IpAddr, max: Option<usize>) -> bool {
         let Some(clients) = self.limiter.of_clients(client) else { return true };
         let mut clients = clients.lock();
         let count = clients.entry(client).or_default();
-        if most.is_some_and(|most| *count >= most) {
+        if max.is_some_and(|max| *count >= max) {
             return false;
         }
         *count = count.saturating_add(1);
@@ -139,7 +145,7 @@ mod tests {
     #[test]
     fn places_are_counted_in_all_at_each_listener_and_of_each_client_and_come_back() {
         let limiter = Arc::new(ConnectionLimiter::new(2));
-        let take = |listener, bounds| limiter.take(listener, bounds);
+        let take = |listener, (total, per_listener)| limiter.take(listener, ConnectionBounds { total, per_listener });
         let mut held = vec![take(0, (Some(3), Some(1))).unwrap()];
         assert_eq!(take(0, (Some(3), Some(1))).unwrap_err(), LimitReached::Listener);
         held.push(take(1, (Some(3), None)).unwrap());

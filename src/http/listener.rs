@@ -72,7 +72,7 @@ pub(super) struct ReadyConnection {
     pub(super) peer: Peer,
     pub(super) protocol: Protocol,
     /// The bytes that were read to detect the protocol.
-    pub(super) ahead: Vec<u8>,
+    pub(super) read_ahead: Vec<u8>,
 }
 
 /// The version of HTTP.
@@ -122,14 +122,14 @@ pub(super) async fn prepare_connection(
                 shown: tls.certificates.shown_for(session.server_name()),
                 client: session.peer_certificates().and_then(|shown| tls::common_name(shown.first()?)),
             });
-            Ok(ReadyConnection { socket: Socket::Tls(Box::new(stream.into())), peer, protocol, ahead: Vec::new() })
+            Ok(ReadyConnection { socket: Socket::Tls(Box::new(stream.into())), peer, protocol, read_ahead: Vec::new() })
         }
         None => {
-            let (ahead, protocol) = match listener.http2 {
+            let (read_ahead, protocol) = match listener.http2 {
                 true => first_bytes(&mut raw).await?,
                 false => (Vec::new(), Protocol::Http1),
             };
-            Ok(ReadyConnection { socket: Socket::Plain(raw), peer, protocol, ahead })
+            Ok(ReadyConnection { socket: Socket::Plain(raw), peer, protocol, read_ahead })
         }
     }
 }
@@ -137,19 +137,21 @@ pub(super) async fn prepare_connection(
 /// Reads until it is clear whether the client begins with the preface of HTTP/2: at most up to the first
 /// byte that differs.
 async fn first_bytes(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<(Vec<u8>, Protocol)> {
-    let mut ahead = Vec::with_capacity(PREFACE.len());
+    let mut read_ahead = Vec::with_capacity(PREFACE.len());
     loop {
-        let expected = PREFACE.get(..ahead.len());
+        let expected = PREFACE.get(..read_ahead.len());
         match expected {
-            Some(begun) if begun == &ahead[..] && begun.len() == PREFACE.len() => return Ok((ahead, Protocol::Http2)),
-            Some(begun) if begun == &ahead[..] => {}
-            _ => return Ok((ahead, Protocol::Http1)),
+            Some(begun) if begun == &read_ahead[..] && begun.len() == PREFACE.len() => {
+                return Ok((read_ahead, Protocol::Http2));
+            }
+            Some(begun) if begun == &read_ahead[..] => {}
+            _ => return Ok((read_ahead, Protocol::Http1)),
         }
         let mut chunk = [0; PREFACE.len()];
-        let room = PREFACE.len().saturating_sub(ahead.len());
+        let room = PREFACE.len().saturating_sub(read_ahead.len());
         match stream.read(chunk.get_mut(..room).unwrap_or_default()).await? {
-            0 => return Ok((ahead, Protocol::Http1)),
-            length => ahead.extend_from_slice(chunk.get(..length).unwrap_or_default()),
+            0 => return Ok((read_ahead, Protocol::Http1)),
+            length => read_ahead.extend_from_slice(chunk.get(..length).unwrap_or_default()),
         }
     }
 }
@@ -169,8 +171,8 @@ mod tests {
     async fn the_preface_tells_and_nothing_of_a_request_is_lost() {
         assert_eq!(first(PREFACE).await, (PREFACE.to_vec(), Protocol::Http2));
         for sent in [&b"GET / HTTP/1.0\r\n\r\n"[..], b"POST / HTTP/1.1\r\n", b"PRI * HTTP/1.1\r\n", b"PRI", b""] {
-            let (ahead, protocol) = first(sent).await;
-            assert!(sent.starts_with(&ahead) && protocol == Protocol::Http1, "{sent:?}: {ahead:?}");
+            let (read_ahead, protocol) = first(sent).await;
+            assert!(sent.starts_with(&read_ahead) && protocol == Protocol::Http1, "{sent:?}: {read_ahead:?}");
         }
     }
 }

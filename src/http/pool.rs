@@ -47,9 +47,9 @@ impl Pool {
         Self { http1: HashMap::new(), http2: HashMap::new(), count: 0, max }
     }
 
-    /// A usable connection to the server. Unless the request can be sent `again`, this function checks with a system call
+    /// A usable connection to the server. Unless the request `can_be_resent`, this function checks with a system call
     /// that the connection is still open, because the runtime may not know that yet.
-    pub(super) fn take(&mut self, destination: &Destination, again: bool, now: Nanos) -> Option<Connection> {
+    pub(super) fn take(&mut self, destination: &Destination, can_be_resent: bool, now: Nanos) -> Option<Connection> {
         let Destination { server, keep_alive, .. } = destination;
         if server.http2 {
             let kept = self.http2.get_mut(server)?;
@@ -63,7 +63,7 @@ impl Pool {
         let kept = self.http1.get_mut(server)?;
         while let Some(IdleConnection { mut connection, until }) = kept.pop() {
             self.count = self.count.saturating_sub(1);
-            if until > now && connection.channel.socket.is_silent(!again) {
+            if until > now && connection.channel.socket.is_silent(!can_be_resent) {
                 return Some(Connection::Http1(connection));
             }
         }

@@ -10,15 +10,15 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// The first bytes of version 2.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// The longest line of version 1, in bytes.
-const LONGEST_LINE: usize = 107;
+const MAX_LINE: usize = 107;
 /// The maximum length that version 2 may declare: the longest addresses, and room for extensions.
-const MOST_SAID: u16 = 536;
+const MAX_DECLARED: u16 = 536;
 
 /// The longest header, in bytes: one of version 2.
-pub const LONGEST: usize = 16 + MOST_SAID as usize;
+pub const MAX_HEADER: usize = 16 + MAX_DECLARED as usize;
 
 /// The address of the client; `None` if the connection is the balancer's own or the client is unknown. Reads exactly the
-/// header from the stream, at most [`LONGEST`] bytes.
+/// header from the stream, at most [`MAX_HEADER`] bytes.
 ///
 /// Errors: those of the stream, and `InvalidData` for bytes that are not such a header.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
@@ -34,7 +34,7 @@ pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Ip
 async fn read_line(stream: &mut (impl AsyncRead + Unpin), begin: &[u8]) -> io::Result<Option<IpAddr>> {
     let mut line = begin.to_vec();
     while !line.ends_with(b"\r\n") {
-        if line.len() >= LONGEST_LINE || line.ends_with(b"\n") {
+        if line.len() >= MAX_LINE || line.ends_with(b"\n") {
             return Err(bad("the line of the PROXY protocol does not end"));
         }
         line.push(stream.read_u8().await?);
@@ -65,7 +65,7 @@ fn from_line(line: &str) -> io::Result<Option<IpAddr>> {
 async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
     const BAD: &str = "the head of the PROXY protocol cannot be read";
     let (command, family, length) = (stream.read_u8().await?, stream.read_u8().await?, stream.read_u16().await?);
-    if length > MOST_SAID {
+    if length > MAX_DECLARED {
         return Err(bad("the PROXY protocol says too much"));
     }
     let mut said = vec![0; usize::from(length)];
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_is_refused() {
+    fn bytes_that_are_no_header_are_refused() {
         for sent in [
             &b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..],
             b"PROXY TCP4 192.0.2.1 10.0.0.1 56324\r\n",

@@ -7,9 +7,9 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::body_rate::MinBodyRate;
 use super::head::{HeadBounds, RequestHead, ResponseHead, Unreadable, Version};
 use super::listener::{ListenerConfig, Peer};
-use super::pace::MinBodyRate;
 use super::syntax::Refused;
 use super::upstream::{Destination, OutgoingRequest, UpstreamError};
 use crate::fields::Fields;

@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use super::body::Framing;
+use super::body_rate::{BodyRateCredit, Throttle};
 use super::client::Client;
 use super::head::{RequestHead, ResponseHead};
-use super::pace::{BodyRateCredit, Throttle};
 use super::service::{Exchange, Failure, Response, Timing};
 use super::timer::Timer;
 use super::upstream::Upstream;
@@ -26,7 +26,7 @@ const SWITCHING_PROTOCOLS: u16 = 101;
 const UPGRADE_REQUIRED: u16 = 426;
 
 /// The events of a transfer that the exchange has to know of.
-enum Event {
+enum TransferEvent {
     /// Content of the request's body has arrived.
     RequestContent,
     /// The exchange delays that many bytes of content no longer.
@@ -48,7 +48,7 @@ pub(super) struct Transfer<'t, 'c> {
     upload: Upload,
     download: Download,
     head: ResponseHead,
-    pace: Option<BodyRateCredit>,
+    rate_credit: Option<BodyRateCredit>,
     throttle: Option<Throttle>,
     /// The bytes of the client's body that were read before, for an earlier try or the decision, and how many of
     /// them are sent.
@@ -104,7 +104,7 @@ enum Download {
 
 /// How a transfer ended.
 pub(super) enum TransferOutcome {
-    Over { upstream: Option<Upstream>, patience: Option<BodyRateCredit> },
+    Over { upstream: Option<Upstream>, rate_credit: Option<BodyRateCredit> },
     Tunnel(Upstream),
     Answer(Box<Response>),
     Failed { failure: Failure, is_begun: bool, resend: Option<Resend> },
@@ -143,7 +143,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             upload,
             download: Download::Head,
             head: ResponseHead { fields: Fields::with_capacity(HEAD_FIELDS, HEAD_BYTES), ..ResponseHead::default() },
-            pace: rate.map(BodyRateCredit::new),
+            rate_credit: rate.map(BodyRateCredit::new),
             throttle: timing.response_rate.map(Throttle::new),
             sent_before: (Vec::new(), 0),
             resend: None,
@@ -166,7 +166,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         match stopped {
             TransferEnd::Over => {
                 let is_sent = self.upload == Upload::Done;
-                TransferOutcome::Over { upstream: is_sent.then_some(self.upstream), patience: self.pace }
+                TransferOutcome::Over { upstream: is_sent.then_some(self.upstream), rate_credit: self.rate_credit }
             }
             TransferEnd::Tunnel => TransferOutcome::Tunnel(self.upstream),
             TransferEnd::Answer(response) => TransferOutcome::Answer(response),
@@ -196,7 +196,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Err(failure) => return TransferEnd::Failed(failure),
             };
             match event {
-                Event::RequestContent => {
+                TransferEvent::RequestContent => {
                     self.awaits_continue = false;
                     let length = self.client.channel().content().len();
                     let is_head_sent = self.download != Download::Head || !self.upstream.channel().has_unsent();
@@ -217,18 +217,18 @@ impl<'t, 'c> Transfer<'t, 'c> {
                         delay => Upload::Delayed { length, until: timer.after(delay) },
                     };
                 }
-                Event::DelayEnded(length) => {
+                TransferEvent::DelayEnded(length) => {
                     exchange.delay_ended();
                     // neither is late: the upstream could take no part, and perhaps not answer
                     (self.upstream_took, self.upstream_sent) = (timer.now(), timer.now());
                     self.upload = Upload::Sending(length);
                 }
-                Event::Head(framing) => {
+                TransferEvent::Head(framing) => {
                     if let Err(end) = self.respond(exchange, framing, upgrade, timer.wall(), &is_leaving) {
                         return end;
                     }
                 }
-                Event::ResponseContent { is_last } => {
+                TransferEvent::ResponseContent { is_last } => {
                     let content = self.upstream.channel().content();
                     exchange.response_body(content, is_last);
                     self.download = match content.len() {
@@ -236,13 +236,13 @@ impl<'t, 'c> Transfer<'t, 'c> {
                         length => Download::Sending { length, is_last },
                     };
                 }
-                Event::Over => return TransferEnd::Over,
+                TransferEvent::Over => return TransferEnd::Over,
             }
         }
     }
 
     /// Advances both directions as far as both sides allow.
-    fn poll(&mut self, task: &mut Context<'_>, timer: &mut Timer) -> Poll<Result<Event, Failure>> {
+    fn poll(&mut self, task: &mut Context<'_>, timer: &mut Timer) -> Poll<Result<TransferEvent, Failure>> {
         loop {
             match self.poll_upload(task, timer)? {
                 Poll::Ready(Some(event)) => return Poll::Ready(Ok(event)),
@@ -251,7 +251,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             }
             match self.poll_download(task, timer) {
                 Ok(Poll::Ready(event)) => return Poll::Ready(Ok(event)),
-                // A cancelled request gives back its slot at once, also while the upstream takes nothing, and the upstream
+                // A cancelled request releases its slot at once, also while the upstream takes nothing, and the upstream
                 // is not blamed for what happens to it.
                 _ if self.is_client_gone(task) => return Poll::Ready(Err(Failure::ClientGone)),
                 Ok(Poll::Pending) => {}
@@ -325,7 +325,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             return None;
         }
         let silent = self.client_sent.saturating_add(self.timing.idle);
-        let slow = self.pace.and_then(|pace| pace.exhausted_at());
+        let slow = self.rate_credit.and_then(|rate_credit| rate_credit.exhausted_at());
         let awaits_body = self.download == Download::Head || slow.is_some();
         awaits_body.then(|| (slow.map_or(silent, |slow| slow.min(silent)), Failure::BodyTimeout))
     }
@@ -353,10 +353,12 @@ impl<'t, 'c> Transfer<'t, 'c> {
     fn total_due(&self) -> Option<(Nanos, Failure)> {
         let due = self.timing.due?;
         let awaits_body = self.upload == Upload::Reading && self.download == Download::Head && !self.awaits_continue;
-        let failure = match () {
-            () if self.client_blocked.is_some() => Failure::ClientGone,
-            () if awaits_body && !self.timing.converses => Failure::BodyTimeout,
-            () => Failure::UpstreamTimeout,
+        let failure = if self.client_blocked.is_some() {
+            Failure::ClientGone
+        } else if awaits_body && !self.timing.converses {
+            Failure::BodyTimeout
+        } else {
+            Failure::UpstreamTimeout
         };
         Some((due, failure))
     }

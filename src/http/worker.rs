@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::idle::IdleConnections;
-use super::limiter::{ConnectionLimiter, ConnectionPermit, LimitReached};
+use super::limiter::{ConnectionBounds, ConnectionLimiter, ConnectionPermit, LimitReached};
 use super::pool::Pool;
 use super::service::Service;
 use super::traffic::Traffic;
@@ -59,8 +59,9 @@ impl<S: Service> Worker<S> {
     }
 
     /// A permit for a connection; `None` if a limit on connections is reached and no idle connection can be evicted.
-    pub(super) fn permit(&self, listener: usize, max_there: Option<usize>) -> Option<ConnectionPermit> {
-        let mut bounds = (self.service.settings().max_connections, max_there);
+    pub(super) fn permit(&self, listener: usize, max_at_listener: Option<usize>) -> Option<ConnectionPermit> {
+        let mut bounds =
+            ConnectionBounds { total: self.service.settings().max_connections, per_listener: max_at_listener };
         loop {
             let full = match self.limiter.take(listener, bounds) {
                 Ok(permit) => return Some(permit),
@@ -68,8 +69,8 @@ impl<S: Service> Worker<S> {
             };
             // an evicted connection is still counted until it is closed
             let (max, at) = match full {
-                LimitReached::All => (bounds.0.take(), None),
-                LimitReached::Listener => (bounds.1.take(), Some(listener)),
+                LimitReached::All => (bounds.total.take(), None),
+                LimitReached::Listener => (bounds.per_listener.take(), Some(listener)),
             };
             if !self.idle.evict_longest_idle(at, self.clock.now()) {
                 self.shed(full.as_str(), max);

@@ -21,15 +21,15 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 use crate::http::idle::IdleConnections;
-use crate::http::limiter::{ConnectionLimiter, ConnectionPermit};
+use crate::http::limiter::{ConnectionBounds, ConnectionLimiter, ConnectionPermit};
 
 /// The timeout for the complete head of a request, and the timeout from there until its response is sent.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `app`, with at most `most` connections.
+/// `app`, with at most `max_connections` connections.
 pub(super) struct BoundedApp<A> {
     requests: Arc<Requests<A>>,
-    most: usize,
+    max_connections: usize,
     limiter: Arc<ConnectionLimiter>,
     shed: Box<dyn Fn() + Send + Sync>,
 }
@@ -47,23 +47,29 @@ impl<A> BoundedApp<A> {
     /// `shed` is called for each connection that is closed because the maximum is reached.
     pub(super) fn new(
         app: A,
-        (most, patience): (usize, Duration),
+        (max_connections, patience): (usize, Duration),
         clock: Arc<dyn Clock>,
         shed: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let requests = Arc::new(Requests { app, patience, clock, idle: IdleConnections::new(1) });
-        Self { requests, most, limiter: Arc::new(ConnectionLimiter::new(1)), shed: Box::new(shed) }
+        Self { requests, max_connections, limiter: Arc::new(ConnectionLimiter::new(1)), shed: Box::new(shed) }
     }
 
     /// A permit for a connection; `None` if all connections have requests.
     fn permit(&self) -> Option<ConnectionPermit> {
-        if let Ok(permit) = self.limiter.take(0, (Some(self.most), None)) {
+        if let Ok(permit) =
+            self.limiter.take(0, ConnectionBounds { total: Some(self.max_connections), per_listener: None })
+        {
             return Some(permit);
         }
         (self.shed)();
         let Requests { idle, clock, .. } = &*self.requests;
         // the evicted connection still counts until its task ends, so this permit has no maximum
-        if idle.evict_longest_idle(None, clock.now()) { self.limiter.take(0, (None, None)).ok() } else { None }
+        if idle.evict_longest_idle(None, clock.now()) {
+            self.limiter.take(0, ConnectionBounds::default()).ok()
+        } else {
+            None
+        }
     }
 }
 
@@ -168,13 +174,21 @@ mod tests {
         tokio::task::spawn_blocking(read).await.unwrap().unwrap()
     }
 
-    fn app(most: usize, patience: Duration) -> (Arc<BoundedApp<Greets>>, Arc<AtomicUsize>) {
+    fn app(max_connections: usize, patience: Duration) -> (Arc<BoundedApp<Greets>>, Arc<AtomicUsize>) {
         let shed = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&shed);
         let count = move || {
             counted.fetch_add(1, Ordering::Relaxed);
         };
-        (Arc::new(BoundedApp::new(Greets::default(), (most, patience), Arc::new(SystemClock::new()), count)), shed)
+        (
+            Arc::new(BoundedApp::new(
+                Greets::default(),
+                (max_connections, patience),
+                Arc::new(SystemClock::new()),
+                count,
+            )),
+            shed,
+        )
     }
 
     #[tokio::test]

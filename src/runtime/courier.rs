@@ -37,7 +37,7 @@ pub struct QueueSettings {
     /// The directory of the queue.
     pub directory: PathBuf,
     /// The maximum size of the queue, in bytes.
-    pub most: u64,
+    pub max_bytes: u64,
 }
 
 /// A kind of record that a courier delivers.
@@ -174,8 +174,8 @@ impl<M: DeliveryKind> Courier<M> {
         let (queue, directory) = (M::NAME, settings.directory.display());
         let mut is_taken = false;
         loop {
-            let QueueSettings { directory: path, most } = settings.clone();
-            let pause = match self.blocking(move |_| Outbox::open(&path, most)).await {
+            let QueueSettings { directory: path, max_bytes } = settings.clone();
+            let pause = match self.blocking(move |_| Outbox::open(&path, max_bytes)).await {
                 Ok((outbox, Damage { cut, lost })) => {
                     if cut > 0 {
                         tracing::warn!(queue, %directory, bytes = cut, "the queue on disk ended with an incomplete record: it is removed");
@@ -245,9 +245,9 @@ impl<M: DeliveryKind> Courier<M> {
 
     /// Delivers the records of the queue, the oldest first.
     async fn deliver(self: &Arc<Self>, settings: &M::Settings) {
-        let (mut most, mut attempts, mut refusals) = (M::BATCH, 0, 0);
+        let (mut max_records, mut attempts, mut refusals) = (M::BATCH, 0, 0);
         loop {
-            let records = match self.blocking(move |courier| courier.oldest(most)).await {
+            let records = match self.blocking(move |courier| courier.oldest(max_records)).await {
                 Ok(records) if records.is_empty() => {
                     self.written.notified().await;
                     continue;
@@ -267,14 +267,14 @@ impl<M: DeliveryKind> Courier<M> {
             let is_taken = matches!(answered, Ok(200..=299));
             self.metrics().deliveries.attempted(is_taken);
             if is_taken {
-                (most, attempts, refusals) = (most.saturating_mul(2).min(M::BATCH), 0, 0);
+                (max_records, attempts, refusals) = (max_records.saturating_mul(2).min(M::BATCH), 0, 0);
                 self.end("delivered", records.len()).await;
                 continue;
             }
             if answered.as_ref().is_ok_and(|status| M::is_refusal(*status)) {
                 if records.len() > 1 {
                     // the receiver may take the others: try fewer at a time
-                    most = records.len() / 2;
+                    max_records = records.len() / 2;
                     continue;
                 }
                 refusals = u32::saturating_add(refusals, 1);
@@ -302,8 +302,8 @@ impl<M: DeliveryKind> Courier<M> {
         records.iter().all(|record| M::is_expired(record, &active.ruleset, now)).then_some("expired")
     }
 
-    fn oldest(&self, most: usize) -> io::Result<Vec<Vec<u8>>> {
-        self.queue.lock().as_ref().map_or(Ok(Vec::new()), |queue| queue.batch(most))
+    fn oldest(&self, max_records: usize) -> io::Result<Vec<Vec<u8>>> {
+        self.queue.lock().as_ref().map_or(Ok(Vec::new()), |queue| queue.batch(max_records))
     }
 
     /// Removes the oldest `count` records from the queue, and counts their result.

@@ -64,9 +64,9 @@ pub(super) async fn deliver(
     }
 }
 
-/// The pause before another attempt: a second, doubled so many `times` but at most `longest`, minus up to half of it at
+/// The pause before another attempt: a second, doubled so many `times` but at most `max_pause`, minus up to half of it at
 /// random (`chance`, 0 to 255).
-pub(super) fn backoff(times: u32, longest: Nanos, chance: u8) -> Nanos {
-    let doubled = Nanos::SECOND.doubled(times).min(longest).get();
+pub(super) fn backoff(times: u32, max_pause: Nanos, chance: u8) -> Nanos {
+    let doubled = Nanos::SECOND.doubled(times).min(max_pause).get();
     Nanos::new(doubled.saturating_sub(doubled / 512 * u64::from(chance)))
 }

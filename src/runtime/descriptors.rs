@@ -95,7 +95,7 @@ pub fn workers() -> usize {
 /// The maximum number of descriptors of a process that is started like this one.
 pub fn limit() -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
+    maximum.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX))
 }
 
 /// Raises the process's limit of descriptors to the maximum that the system allows; the default is lower.

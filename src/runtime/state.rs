@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::admin::snapshots::{Recovery, Snapshot, Snapshots};
+use crate::admin::snapshots::{Recovery, RestoredFrom, Snapshot, Snapshots};
 use crate::clock::{Clock, SystemClock};
 use crate::files::{self, ReadError, Stamp};
 use crate::gateway::Gateway;
@@ -72,10 +72,10 @@ impl RestoredState {
         Self { store: LocalStore::new(), seed, clock: SystemClock::new(), recovery, refused: None, last: None }
     }
 
-    fn from(restored: Restored, handed_over: bool) -> Self {
+    fn from(restored: Restored, origin: RestoredFrom) -> Self {
         let Restored { store, head, keys, unknown } = restored;
         let clock = SystemClock::new().not_before(head.at);
-        let recovery = Recovery::Restored { handed_over, keys, unknown, at: head.at };
+        let recovery = Recovery::Restored { origin, keys, unknown, at: head.at };
         Self { store, seed: head.seed, clock, recovery, refused: None, last: None }
     }
 
@@ -88,7 +88,7 @@ impl RestoredState {
             let clock = SystemClock::new().not_before(restored.head.at);
             return Ok(Self { clock, ..Self::fresh(Recovery::Refused { reason }, seed) });
         }
-        Ok(Self::from(restored, true))
+        Ok(Self::from(restored, RestoredFrom::Predecessor))
     }
 
     /// Continues the snapshots of the old process in `file` if it wrote there, and leaves the file alone if it refused it.
@@ -106,7 +106,7 @@ impl RestoredState {
     pub(super) fn from_file(file: Option<&StateFile>, seed: Option<&[u8; 16]>) -> Self {
         let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::NotConfigured, seed) };
         let (why, is_snapshot) = match read(path) {
-            Ok(Some(restored)) if fits(&restored, seed) => return Self::from(restored, false),
+            Ok(Some(restored)) if fits(&restored, seed) => return Self::from(restored, RestoredFrom::File),
             Ok(None) => return Self::fresh(Recovery::Absent, seed),
             Ok(Some(_)) => (OTHER_NAMES.to_owned(), true),
             Err(why @ (SnapshotError::Foreign | SnapshotError::Unreadable(_))) => (why.to_string(), false),
@@ -196,6 +196,16 @@ fn free_name(path: &Path) -> io::Result<PathBuf> {
 
 // === the snapshots of a running process ===
 
+/// What the snapshots of a process begin from.
+pub(super) struct SnapshotOrigin {
+    /// The seed that keys are hashed with.
+    pub(super) seed: [u8; 16],
+    /// A refused file, which is not overwritten.
+    pub(super) refused: Option<Stamp>,
+    /// The last snapshot, which the old process keeps locked until it ends.
+    pub(super) last: Option<fs::File>,
+}
+
 pub(super) struct SnapshotWriter {
     gateway: Gateway,
     telemetry: Telemetry,
@@ -215,7 +225,7 @@ impl SnapshotWriter {
         gateway: Gateway,
         telemetry: Telemetry,
         snapshots: Arc<Snapshots>,
-        (seed, refused, last): ([u8; 16], Option<Stamp>, Option<fs::File>),
+        SnapshotOrigin { seed, refused, last }: SnapshotOrigin,
         file: Option<StateFile>,
     ) -> Self {
         let snapshot_writer = Self {

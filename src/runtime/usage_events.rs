@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_a_list_of_events_with_the_token_beside_it() {
-        let queue = QueueSettings { directory: "q".into(), most: 1 };
+        let queue = QueueSettings { directory: "q".into(), max_bytes: 1 };
         let settings = Settings {
             queue,
             token: Some(BearerToken::new("t".to_owned())),

@@ -45,7 +45,7 @@ fn webhook(configured: &WebhookFiles, files: &mut Files<'_>) -> Result<webhook::
 }
 
 fn queue(directory: &NamedFile, max: usize, files: &Files<'_>) -> QueueSettings {
-    QueueSettings { directory: files.path(directory), most: u64::try_from(max).unwrap_or(u64::MAX) }
+    QueueSettings { directory: files.path(directory), max_bytes: u64::try_from(max).unwrap_or(u64::MAX) }
 }
 
 fn bearer_token(named: Option<&NamedFile>, files: &mut Files<'_>) -> Result<Option<BearerToken>, Refused> {

@@ -2,12 +2,12 @@
 
 use std::task::{Context, Poll};
 
-use super::{Download, Event, SWITCHING_PROTOCOLS, Transfer, TransferEnd, UPGRADE_REQUIRED, Upload};
+use super::{Download, SWITCHING_PROTOCOLS, Transfer, TransferEnd, TransferEvent, UPGRADE_REQUIRED, Upload};
 use crate::fields::Fields;
 use crate::http::body::Framing;
+use crate::http::body_rate::BodyRateCredit;
 use crate::http::client::ClientHead;
 use crate::http::head::{Unreadable, Version};
-use crate::http::pace::BodyRateCredit;
 use crate::http::service::{Exchange, Failure};
 use crate::http::timer::Timer;
 use crate::units::Nanos;
@@ -35,8 +35,8 @@ impl Transfer<'_, '_> {
             return Err(TransferEnd::Tunnel);
         }
         if status < 200 {
-            if status == 100 && self.pace.is_none() && self.upload == Upload::Reading {
-                self.pace = self.timing.min_body_rate.map(BodyRateCredit::new);
+            if status == 100 && self.rate_credit.is_none() && self.upload == Upload::Reading {
+                self.rate_credit = self.timing.min_body_rate.map(BodyRateCredit::new);
             }
             if self.client.accepts_interim() {
                 let mut fields = Fields::default();
@@ -79,7 +79,11 @@ impl Transfer<'_, '_> {
     }
 
     /// Makes steps towards the client until there is an event or nothing more is possible.
-    pub(super) fn poll_download(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Event>, Failure> {
+    pub(super) fn poll_download(
+        &mut self,
+        task: &mut Context<'_>,
+        timer: &Timer,
+    ) -> Result<Poll<TransferEvent>, Failure> {
         loop {
             match self.download {
                 Download::Head => {
@@ -96,7 +100,7 @@ impl Transfer<'_, '_> {
                                 // the client had to wait until now
                                 self.client_sent = timer.now();
                             }
-                            Ok(Poll::Ready(Event::Head(framing)))
+                            Ok(Poll::Ready(TransferEvent::Head(framing)))
                         }
                         Poll::Ready(Err(error)) => Err(error.into()),
                         Poll::Pending => Ok(Poll::Pending),
@@ -106,10 +110,10 @@ impl Transfer<'_, '_> {
                     Poll::Ready(Ok(true)) => {
                         self.upstream_sent = timer.now();
                         let is_last = self.upstream.channel().ends_with_content();
-                        return Ok(Poll::Ready(Event::ResponseContent { is_last }));
+                        return Ok(Poll::Ready(TransferEvent::ResponseContent { is_last }));
                     }
                     Poll::Ready(Ok(false)) if has_seen_last => self.download = Download::Finishing,
-                    Poll::Ready(Ok(false)) => return Ok(Poll::Ready(Event::ResponseContent { is_last: true })),
+                    Poll::Ready(Ok(false)) => return Ok(Poll::Ready(TransferEvent::ResponseContent { is_last: true })),
                     Poll::Ready(Err(error)) => return Err(error.into()),
                     Poll::Pending => return Ok(Poll::Pending),
                 },
@@ -150,7 +154,7 @@ impl Transfer<'_, '_> {
                     match self.client.channel().poll_finish(task, &mut self.upstream.channel().take_trailers()) {
                         Poll::Ready(Ok(())) => {
                             self.download = Download::Done;
-                            return Ok(Poll::Ready(Event::Over));
+                            return Ok(Poll::Ready(TransferEvent::Over));
                         }
                         Poll::Ready(Err(_)) => return Err(Failure::ClientGone),
                         Poll::Pending => {
@@ -159,7 +163,7 @@ impl Transfer<'_, '_> {
                         }
                     }
                 }
-                Download::Done => return Ok(Poll::Ready(Event::Over)),
+                Download::Done => return Ok(Poll::Ready(TransferEvent::Over)),
             }
         }
     }

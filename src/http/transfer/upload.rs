@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll};
 
-use super::{Event, Transfer, Upload};
+use super::{Transfer, TransferEvent, Upload};
 use crate::http::service::Failure;
 use crate::http::timer::Timer;
 use crate::units::Nanos;
@@ -13,7 +13,7 @@ impl Transfer<'_, '_> {
         &mut self,
         task: &mut Context<'_>,
         timer: &Timer,
-    ) -> Result<Poll<Option<Event>>, Failure> {
+    ) -> Result<Poll<Option<TransferEvent>>, Failure> {
         match self.upload {
             Upload::Resending => {
                 let (content, sent) = &mut self.sent_before;
@@ -33,11 +33,11 @@ impl Transfer<'_, '_> {
             }
             Upload::Reading => match self.client.poll_body(task) {
                 Poll::Ready(Ok(true)) => {
-                    if let Some(pace) = &mut self.pace {
-                        pace.record_bytes(self.client.channel().content().len(), timer.now());
+                    if let Some(rate_credit) = &mut self.rate_credit {
+                        rate_credit.record_bytes(self.client.channel().content().len(), timer.now());
                     }
                     self.client_sent = timer.now();
-                    Ok(Poll::Ready(Some(Event::RequestContent)))
+                    Ok(Poll::Ready(Some(TransferEvent::RequestContent)))
                 }
                 Poll::Ready(Ok(false)) => {
                     self.upload = Upload::Finishing;
@@ -45,14 +45,14 @@ impl Transfer<'_, '_> {
                 }
                 Poll::Ready(Err(failure)) => Err(failure),
                 Poll::Pending => {
-                    if let Some(pace) = &mut self.pace {
-                        pace.start_waiting(timer.now());
+                    if let Some(rate_credit) = &mut self.rate_credit {
+                        rate_credit.start_waiting(timer.now());
                     }
                     self.flush_upload(task, timer)
                 }
             },
             Upload::Delayed { length, until } if until <= timer.now() => {
-                Ok(Poll::Ready(Some(Event::DelayEnded(length))))
+                Ok(Poll::Ready(Some(TransferEvent::DelayEnded(length))))
             }
             Upload::Delayed { .. } => self.flush_upload(task, timer),
             Upload::Sending(length) => {
@@ -77,7 +77,7 @@ impl Transfer<'_, '_> {
             Upload::Finishing => match self.upstream.channel().poll_finish(task, &mut None) {
                 Poll::Ready(Ok(())) => {
                     self.upload = Upload::Done;
-                    self.pace = None;
+                    self.rate_credit = None;
                     self.upstream_sent = timer.now();
                     Ok(Poll::Ready(None))
                 }
@@ -95,7 +95,7 @@ impl Transfer<'_, '_> {
     }
 
     /// Sends what waits for more content, because none follows for now.
-    fn flush_upload(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Option<Event>>, Failure> {
+    fn flush_upload(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Option<TransferEvent>>, Failure> {
         match self.upstream.channel().poll_flush(task) {
             Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
             _ => Ok(Poll::Pending),
@@ -104,7 +104,7 @@ impl Transfer<'_, '_> {
 
     /// Stops the upload, because the upstream takes no more. It may have answered before, so the gateway still
     /// waits for that.
-    fn stop_upload(&mut self, timer: &Timer) -> Poll<Option<Event>> {
+    fn stop_upload(&mut self, timer: &Timer) -> Poll<Option<TransferEvent>> {
         self.consume_admitted();
         self.upload = Upload::Stopped;
         self.upstream_sent = timer.now();

@@ -125,7 +125,7 @@ fn the_clock_is_the_wall_clock_where_that_is_ahead() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_what_was_there() {
+fn a_snapshot_that_cannot_be_written_leaves_the_one_before() {
     let scratch = Scratch::new("whole");
     let file = scratch.snapshot(Nanos::ZERO);
     let before = fs::read(&file.path).unwrap();

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_leaves_is_adopted_once_when_it_has_ended() {
+    fn the_events_that_a_process_leaves_are_adopted_once_when_it_has_ended() {
         let directory = Directory::new("left");
         let [one, other] = [1, 2].map(|instance| Journal::open(&directory.0, instance).unwrap());
         one.save(&events(&["a"])).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_not_saved_any_more() {
+    fn events_that_are_over_are_not_saved_any_more() {
         let directory = Directory::new("over");
         let journal = Journal::open(&directory.0, 1).unwrap();
         journal.save(&events(&["a"])).unwrap();

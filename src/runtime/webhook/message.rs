@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_not_taken_for_one() {
+    fn a_text_that_is_no_secret_is_not_taken_for_one() {
         let of = |bytes: usize| format!("whsec_{}", STANDARD.encode(vec![7; bytes]));
         for wrong in ["", "\n", "hello", "whsec_", "whsec_!!!!", &of(23), &of(65), &format!("{}\nhello", of(24))] {
             assert!(Secrets::read(wrong).is_none(), "{wrong}");

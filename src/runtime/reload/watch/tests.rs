@@ -27,7 +27,7 @@ fn a_change_counts_once_it_is_left_alone() {
 }
 
 #[test]
-fn what_only_a_close_look_sees_counts_too() {
+fn a_change_that_only_a_close_look_sees_counts_too() {
     let mut watch = ChangeDetector::default();
     let (known, other) = (file(1, 1), file(1, 2));
     let look = |watch: &mut ChangeDetector| {

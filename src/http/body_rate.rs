@@ -111,22 +111,22 @@ mod tests {
     /// most a day.
     fn ends_after(bytes: usize, every: u64) -> Option<u64> {
         let rate = MinBodyRate { bytes_per_second: NonZeroU64::new(100).unwrap(), grace: Nanos::from_secs(20) };
-        let mut pace = BodyRateCredit::new(rate);
+        let mut credit = BodyRateCredit::new(rate);
         let mut now = Nanos::ZERO;
         while now < Nanos::from_secs(86_400) {
-            pace.start_waiting(now);
+            credit.start_waiting(now);
             let next = now.saturating_add(Nanos::new(every * MILLI));
-            match pace.exhausted_at() {
+            match credit.exhausted_at() {
                 Some(end) if end <= next => return Some(end.secs_ceil()),
                 _ => now = next,
             }
-            pace.record_bytes(bytes, now);
+            credit.record_bytes(bytes, now);
         }
         None
     }
 
     #[test]
-    fn who_sends_at_the_least_rate_is_waited_for_and_who_is_slower_is_not() {
+    fn a_client_at_the_minimum_rate_is_never_cut_off_and_a_slower_one_is() {
         assert_eq!(ends_after(0, 1000), Some(20), "nothing");
         assert_eq!(ends_after(1, 5000), Some(21), "a byte in five seconds");
         assert_eq!(ends_after(50, 1000), Some(39), "half the rate");
@@ -140,11 +140,11 @@ mod tests {
     #[test]
     fn time_in_which_nothing_is_read_costs_nothing() {
         let rate = MinBodyRate { bytes_per_second: NonZeroU64::MIN, grace: Nanos::SECOND };
-        let mut pace = BodyRateCredit::new(rate);
-        assert_eq!(pace.exhausted_at(), None);
-        pace.record_bytes(0, Nanos::from_secs(1000));
-        pace.start_waiting(Nanos::from_secs(2000));
-        pace.start_waiting(Nanos::from_secs(2001));
-        assert_eq!(pace.exhausted_at(), Some(Nanos::from_secs(2001)));
+        let mut credit = BodyRateCredit::new(rate);
+        assert_eq!(credit.exhausted_at(), None);
+        credit.record_bytes(0, Nanos::from_secs(1000));
+        credit.start_waiting(Nanos::from_secs(2000));
+        credit.start_waiting(Nanos::from_secs(2001));
+        assert_eq!(credit.exhausted_at(), Some(Nanos::from_secs(2001)));
     }
 }
