@@ -109,11 +109,11 @@ const fn limit<'a>(name: &'a str, mode: Mode, rules: &'a [Rule]) -> LimitSpec<'a
         name,
         algorithm: AlgorithmName::Gcra,
         mode,
-        key: 0,
+        key_kind: 0,
         is_reset: false,
         rules,
         max_keys: u64::MAX,
-        gives_back: false,
+        may_refund: false,
     }
 }
 

@@ -43,11 +43,11 @@ impl Tollgate {
             name: "bench",
             algorithm: AlgorithmName::Gcra,
             mode: Mode::Sticky,
-            key: 0,
+            key_kind: 0,
             is_reset: false,
             rules: &rules,
             max_keys: u64::MAX,
-            gives_back: false,
+            may_refund: false,
         };
         let binding = store.bind(&[spec]);
         Self { store, binding, clock: SystemClock::new() }

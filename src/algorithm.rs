@@ -43,7 +43,7 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
-pub use answer::{Completion, Decision, Denial, Evictability, Headroom, LONGEST_DEBT, Policy};
+pub use answer::{Completion, Decision, Denial, Evictability, Headroom, MAX_DEBT, Policy};
 pub use arguments::{Arguments, InvalidParameter, MAX_WAIT, Parameter, ParameterKind, Value};
 pub use parameters::Parameters;
 pub use rule::{AlgorithmName, Rule, State};
@@ -169,8 +169,8 @@ pub trait Core: Clone + Eq + Debug + Send + Sync + Sized + 'static {
     /// has refilled since: without it, a charge that a bucket has refilled long ago would be refunded again.
     fn refund(&self, state: Self::State, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Self::State>;
 
-    /// The tokens of charges that count at `now`, those beyond the limit included. `None` where one refund gives back all that
-    /// can be given back; elsewhere a refund reaches one charge, and a grant measures by this number what it gave back.
+    /// The tokens of charges that count at `now`, those beyond the limit included. `None` where one refund returns all that
+    /// can be refunded; elsewhere a refund reaches one charge, and a grant measures by this number what it refunded.
     fn counted(&self, _state: &Self::State, _now: Nanos) -> Option<Cost> {
         None
     }
@@ -178,7 +178,7 @@ pub trait Core: Clone + Eq + Debug + Send + Sync + Sized + 'static {
     /// Charges `cost` whatever the limit says: for a cost that was not known when the request was admitted, or for a
     /// denied request that counts. Where the request would have been admitted, the state is the same as after its
     /// admission; otherwise the key is in debt. It is full again at the latest after three times the window of its
-    /// [`Core::policy`] plus the longest wait plus [`LONGEST_DEBT`], unless an algorithm says something else. A slot
+    /// [`Core::policy`] plus the longest wait plus [`MAX_DEBT`], unless an algorithm says something else. A slot
     /// that is held while a request runs cannot be owed: nothing changes where [`Core::HOLDS_SLOTS`].
     #[inline]
     fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State> {
@@ -208,10 +208,10 @@ pub trait Core: Clone + Eq + Debug + Send + Sync + Sized + 'static {
     /// The state under these parameters of a key that was counted under `old` until now: used tokens stay used.
     fn migrate_state(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
-    /// Whether a key keeps its state of `old` when a request under these parameters takes `cost`. If so, these parameters decide
-    /// on the migrated state, the store debits the state of `old`, and a denial changes nothing: requests under a short window
+    /// Whether the key's state stays under `old` when a request under these parameters takes `cost`. If so, these decide on
+    /// the migrated state, the store debits the state of `old`, and a denial changes nothing: requests under a short window
     /// do not end a longer one. `state` and `now` are in the time of these parameters.
-    fn leaves_under(&self, _old: &Self, _state: &Self::State, _cost: Cost, _now: Nanos) -> bool {
+    fn keeps_old_parameters(&self, _old: &Self, _state: &Self::State, _cost: Cost, _now: Nanos) -> bool {
         false
     }
 
@@ -265,9 +265,9 @@ pub trait Core: Clone + Eq + Debug + Send + Sync + Sized + 'static {
         None
     }
 
-    /// A state in the script's form, which the script merges with its own in case Redis has lost some charges. `None`
-    /// unless the merge of a state and one that it came from changes nothing.
-    fn hint(&self, _state: &Self::State) -> Option<String> {
+    /// The state in the script's form, from which Redis restores tokens that it has lost. `None` unless the merge of a state
+    /// and one that it came from changes nothing.
+    fn repair_state(&self, _state: &Self::State) -> Option<String> {
         None
     }
 

@@ -28,7 +28,7 @@ pub struct Charge {
     pub taken_from: ChargeSource,
     /// How far the clock of the states is ahead of this gateway's, to the nanosecond at the time of the charge. The store
     /// sets this too: a later correction names the window or the log entry of the charge by a time.
-    pub ahead: ClockOffset,
+    pub clock_offset: ClockOffset,
     /// The slot that the request holds while it runs, where gateways divide keys. The store sets this too.
     pub slot: Option<Slot>,
 }
@@ -54,7 +54,7 @@ impl Charge {
             floor: 0,
             enforcement,
             taken_from: ChargeSource::LimitStore,
-            ahead: ClockOffset::ZERO,
+            clock_offset: ClockOffset::ZERO,
             slot: None,
         }
     }
@@ -165,6 +165,11 @@ impl Enforcement {
     /// Whether a request that is admitted in the end takes its tokens, given the limit's own decision.
     pub const fn takes(self, decision: Decision) -> bool {
         self.consumes && decision.is_admitted()
+    }
+
+    /// Whether a charge that got this decision is refunded when another limit denies the request.
+    pub const fn refunds_if_denied(self, decision: Decision) -> bool {
+        self.takes(decision) && !self.counts_denied
     }
 }
 

@@ -103,11 +103,14 @@ struct Counts {
     not_found: AtomicU64,
 }
 
+/// After so many redirects the next gateway decides, whoever owns the key.
+const MAX_REDIRECTS: usize = 4;
+
 /// The gateway that decides about a key.
 #[derive(Clone)]
 pub enum Decider {
     /// This gateway, which owns it, or stands in for an owner that cannot be asked.
-    ThisNode,
+    Local,
     /// This gateway, because it can ask no other gateway.
     Isolated,
     /// Another gateway.
@@ -189,7 +192,7 @@ impl Cluster {
         let (view, own) = (self.view.load(), self.own());
         let reachable = |address| view.peers.get(&address).filter(|peer| !peer.is_suspected()).map(Arc::clone);
         match view.ring.owner(key) {
-            Some(owner) if owner == own => return Decider::ThisNode,
+            Some(owner) if owner == own => return Decider::Local,
             Some(owner) => {
                 if let Some(peer) = reachable(owner) {
                     return Decider::Peer { peer, stands_in: false };
@@ -200,7 +203,7 @@ impl Cluster {
         for address in view.ring.order(key).into_iter().skip(1) {
             if address == own {
                 self.count_stand_ins(1);
-                return Decider::ThisNode;
+                return Decider::Local;
             }
             if let Some(peer) = reachable(address) {
                 return Decider::Peer { peer, stands_in: true };
@@ -210,14 +213,17 @@ impl Cluster {
     }
 
     /// The gateway that decides about a key that `asked` does not own. `asked` names `owner` as the owner. `owner` may
-    /// name yet another one, unless the charge was already redirected too `often`.
-    pub fn redirected(&self, asked: &Arc<Peer>, owner: SocketAddr, often: bool) -> Decider {
+    /// name yet another one, unless `redirects`, the number of gateways that did not decide the charge, reaches the bound.
+    pub fn redirected(&self, asked: &Arc<Peer>, owner: SocketAddr, redirects: usize) -> Decider {
         if owner == self.own() {
-            return Decider::ThisNode;
+            return Decider::Local;
         }
         let view = self.view.load();
         let owner = view.peers.get(&owner).filter(|peer| !peer.is_suspected());
-        Decider::Peer { peer: Arc::clone(owner.unwrap_or(asked)), stands_in: often || owner.is_none() }
+        Decider::Peer {
+            peer: Arc::clone(owner.unwrap_or(asked)),
+            stands_in: redirects >= MAX_REDIRECTS || owner.is_none(),
+        }
     }
 
     /// The owner of `key`, if it is another gateway, whether it is reachable or not.

@@ -112,6 +112,9 @@ pub enum CallError {
     /// The server sent something that is no Redis reply.
     #[error("{0}")]
     InvalidReply(String),
+    /// The server did not answer in time: it may have run the command, or may run it later.
+    #[error("no answer in time")]
+    TimedOut,
 }
 
 /// The time limit for opening a connection, login included; also for asking a server for addresses or slots.

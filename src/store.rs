@@ -39,7 +39,7 @@ use local::StateElsewhere;
 use owners::{OwnedLimit, Owners};
 use remote_charges::EndedSlots;
 use running_slots::CountedAt;
-use shared::Tables;
+use shared::LocalTables;
 use transaction::ChargeTransaction;
 
 /// A limit as a store has to know it. Its states belong to `name`, `algorithm` and `key`: a limit that a later
@@ -52,23 +52,24 @@ pub struct LimitSpec<'a> {
     pub algorithm: AlgorithmName,
     /// Where its states are kept.
     pub mode: Mode,
-    /// The kind of its keys: a key of another kind identifies another caller.
-    pub key: u64,
+    /// The hash of the parts of the limit's key (`Key::kind`). Keys of another kind identify other callers.
+    pub key_kind: u64,
     /// Whether the store forgets the states that this limit had before.
     pub is_reset: bool,
     /// All parameters that charges may refer to.
     pub rules: &'a [Rule],
     /// The most keys that the limit's table holds.
     pub max_keys: u64,
-    /// Whether a gateway may refund tokens of requests that have passed.
-    pub gives_back: bool,
+    /// Whether the real cost can turn out lower than the charge, so that a gateway may refund tokens of requests that have
+    /// passed.
+    pub may_refund: bool,
 }
 
 impl<'a> LimitSpec<'a> {
     /// The limit that another gateway or a snapshot names; `None` if this program does not know its algorithm.
     pub fn of(identity: &'a LimitIdentity) -> Option<Self> {
         let algorithm = AlgorithmName::canonical_of(&identity.algorithm)?;
-        Some(Self { max_keys: identity.max_keys, ..Self::bare(&identity.name, algorithm, identity.key) })
+        Some(Self { max_keys: identity.max_keys, ..Self::bare(&identity.name, algorithm, identity.key_kind) })
     }
 
     /// The limit as other gateways and snapshots name it.
@@ -76,15 +77,15 @@ impl<'a> LimitSpec<'a> {
         LimitIdentity {
             name: self.name.to_owned(),
             algorithm: self.algorithm.as_str().to_owned(),
-            key: self.key,
+            key_kind: self.key_kind,
             max_keys: self.max_keys,
         }
     }
 
     /// The identity of a sticky limit, and nothing else about it.
-    pub const fn bare(name: &'a str, algorithm: AlgorithmName, key: u64) -> Self {
+    pub const fn bare(name: &'a str, algorithm: AlgorithmName, key_kind: u64) -> Self {
         let mode = Mode::Sticky;
-        Self { name, algorithm, mode, key, is_reset: false, rules: &[], max_keys: 0, gives_back: false }
+        Self { name, algorithm, mode, key_kind, is_reset: false, rules: &[], max_keys: 0, may_refund: false }
     }
 }
 
@@ -116,7 +117,7 @@ pub struct Binding {
 /// Where the states of a limit are kept.
 enum Placement {
     /// In this process's memory.
-    Here,
+    Local,
     /// In Redis, which gateways share.
     Shared(SharedLimit),
     /// In the memory of gateways, which divide the keys among themselves.
@@ -127,7 +128,7 @@ enum Placement {
 #[derive(Clone, Copy)]
 enum Authority<'a> {
     /// This process's memory.
-    Here,
+    Local,
     /// Redis, or this process while Redis is unavailable.
     Shared(&'a Arc<SharedStore>, &'a SharedLimit),
     /// The memory of the gateway that owns the key, which may be this one.
@@ -179,7 +180,7 @@ impl Store {
     pub fn owner(&self, binding: &Binding, charge: &Charge) -> Option<SocketAddr> {
         match self.authority(binding, charge) {
             Authority::Owned(owners, _) => Some(owners.cluster.owner(charge.key)),
-            Authority::Here | Authority::Shared(..) => None,
+            Authority::Local | Authority::Shared(..) => None,
         }
     }
 
@@ -217,7 +218,7 @@ impl Store {
         let placement = |spec: &LimitSpec<'_>| match self.shared.as_ref().and_then(|shared| shared.limit(spec)) {
             Some(limit) => Placement::Shared(limit),
             None if self.owners.is_some() && !spec.mode.is_shared() => Placement::Owned(OwnedLimit::new(spec)),
-            None => Placement::Here,
+            None => Placement::Local,
         };
         Binding { local: self.local.bind(limits), placements: limits.iter().map(placement).collect() }
     }
@@ -227,7 +228,7 @@ impl Store {
         match (binding.placements.get(charge.limit), &self.shared, &self.owners) {
             (Some(Placement::Shared(limit)), Some(shared), _) => Authority::Shared(shared, limit),
             (Some(Placement::Owned(limit)), _, Some(owners)) => Authority::Owned(owners, limit),
-            _ => Authority::Here,
+            _ => Authority::Local,
         }
     }
 
@@ -271,27 +272,22 @@ impl Store {
         let epoch = self.ownership_epoch(batch);
         if batch.iter().all(|charge| self.is_decided_locally(binding, charge)) && !self.is_migrating() {
             let may_have_moved = |position| self.may_have_moved(&epoch, position);
-            if let Ok(charged) = self.charge_here(binding, batch, false, may_have_moved, now) {
+            if let Ok(charged) = self.charge_local(binding, batch, may_have_moved, now) {
                 return Receipt { charged, source: DecisionSource::Local, failed_closed: None };
             }
         }
         ChargeTransaction::new(self, binding, batch, now).charge().await
     }
 
-    /// Makes the charges that this process decides in memory; of a request that is `denied` already, only charges that
-    /// count denials. Returns an error, with nothing charged, if a state is not here and `may_have_moved` says that
-    /// another gateway may have it.
-    fn charge_here(
+    /// Makes the charges that this process decides in memory. Returns an error, with nothing charged, if a state is not here
+    /// and `may_have_moved` says that another gateway may have it.
+    fn charge_local(
         &self,
         binding: &Binding,
         batch: &mut [Charge],
-        denied: bool,
         may_have_moved: impl Fn(usize) -> bool,
         now: Nanos,
     ) -> Result<AllCharged, StateElsewhere> {
-        if denied {
-            return self.local.charge_denied_unless(&binding.local, batch, may_have_moved, now);
-        }
         let charged = self.local.charge_unless(&binding.local, batch, may_have_moved, now)?;
         self.record_slots(binding, batch, &charged, now);
         Ok(charged)
@@ -334,24 +330,24 @@ impl Store {
         }
     }
 
-    /// Gives back the slots of a charge, whichever gateway counts them now. Returns `true` if the charge holds slots
+    /// Releases the slots of a charge, whichever gateway counts them now. Returns `true` if the charge holds slots
     /// and keys are divided among gateways.
-    fn end(&self, binding: &Binding, charge: &Charge, end: Completion, now: Nanos) -> bool {
+    fn release_slot(&self, binding: &Binding, charge: &Charge, end: Completion, now: Nanos) -> bool {
         let Some((owners, slot)) = self.owners.as_ref().zip(charge.slot) else { return false };
         if owners.release_slot(slot, end, now) {
-            self.ended_slots.note_end(slot);
-            self.local.end(&binding.local, charge, slot, end, now);
+            self.ended_slots.record_release(slot);
+            self.local.release_slot(&binding.local, charge, slot, end, now);
         }
         true
     }
 
-    /// Ends the slot of a charge that `peer` did not answer. `peer` may have made the charge or may still make it, and the
+    /// Releases the slot of a charge that `peer` did not answer. `peer` may have made the charge or may still make it, and the
     /// slot may have moved on with the state of its key.
-    fn end_unanswered(&self, binding: &Binding, charge: &Charge, peer: &Peer) {
+    fn release_unanswered_slot(&self, binding: &Binding, charge: &Charge, peer: &Peer) {
         if let Authority::Owned(owners, limit) = self.authority(binding, charge) {
             let now = owners.cluster.now();
             owners.record_slot(limit, charge, CountedAt::at(Some(peer)), now);
-            self.end(binding, charge, Completion::UNMEASURED, now);
+            self.release_slot(binding, charge, Completion::UNMEASURED, now);
         }
     }
 
@@ -367,7 +363,7 @@ impl Store {
     /// Whether this process decides a charge in its memory.
     pub fn is_decided_locally(&self, binding: &Binding, charge: &Charge) -> bool {
         match self.authority(binding, charge) {
-            Authority::Here => true,
+            Authority::Local => true,
             Authority::Shared(..) => false,
             Authority::Owned(owners, _) => owners.cluster.owns(charge.key),
         }
@@ -377,21 +373,21 @@ impl Store {
     pub fn refund(&self, binding: &Binding, batch: &[Refund], now: Nanos) {
         for refund in batch {
             let charge = &refund.charge;
-            if self.end(binding, charge, Completion::UNMEASURED, now) {
+            if self.release_slot(binding, charge, Completion::UNMEASURED, now) {
                 continue;
             }
             match (self.authority(binding, charge), charge.taken_from) {
                 (_, ChargeSource::FailedOpen) => {}
                 (Authority::Owned(owners, _), _) if owners.is_lost(charge) => {}
-                (Authority::Here, _) => self.local.refund(&binding.local, slice::from_ref(refund), now),
+                (Authority::Local, _) => self.local.refund(&binding.local, slice::from_ref(refund), now),
                 (Authority::Shared(shared, limit), _) => {
                     shared.refund(self.tables_of(binding), limit, refund);
                 }
                 (Authority::Owned(owners, limit), ChargeSource::Owner(_)) => owners.refund(limit, refund),
                 (Authority::Owned(owners, limit), _) => {
                     let may_have_moved = || owners.may_be_elsewhere(charge);
-                    if self.local.refund_here(&binding.local, refund, may_have_moved, now).is_err() {
-                        owners.refund_when_here(limit, refund);
+                    if self.local.refund_if_present(&binding.local, refund, may_have_moved, now).is_err() {
+                        owners.refund_when_present(limit, refund);
                     }
                 }
             }
@@ -404,14 +400,14 @@ impl Store {
             match self.authority(binding, charge) {
                 _ if charge.taken_from == ChargeSource::FailedOpen => {}
                 Authority::Owned(owners, _) if owners.is_lost(charge) => {}
-                Authority::Here => self.local.debit(&binding.local, slice::from_ref(charge), now),
+                Authority::Local => self.local.debit(&binding.local, slice::from_ref(charge), now),
                 Authority::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
                 Authority::Owned(owners, limit) => {
                     // the gateway that owns the key now, wherever the key was charged
                     let elsewhere = owners.elsewhere(charge);
                     let may_have_moved = || owners.may_be_elsewhere(charge);
                     if elsewhere.is_some()
-                        || self.local.debit_here(&binding.local, charge, may_have_moved, now).is_err()
+                        || self.local.debit_if_present(&binding.local, charge, may_have_moved, now).is_err()
                     {
                         owners.debit(limit, charge, elsewhere.as_ref());
                     }
@@ -420,25 +416,25 @@ impl Store {
         }
     }
 
-    /// Gives back the slots of a request that was charged with `batch` and has ended.
+    /// Releases the slots of a request that was charged with `batch` and has ended.
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         let mut local: SmallVec<[Charge; 4]> = SmallVec::new();
         for charge in batch {
-            if self.end(binding, charge, end, now) {
+            if self.release_slot(binding, charge, end, now) {
                 continue;
             }
             match (self.authority(binding, charge), charge.taken_from) {
                 (Authority::Shared(shared, _), _) => shared.complete(charge),
-                // every charge that is held there has a slot, which `end` has given back
+                // every charge that is held there has a slot, which `release_slot` has released
                 (Authority::Owned(..), ChargeSource::Owner(_)) => {}
-                (Authority::Here | Authority::Owned(..), _) => local.push(charge.clone()),
+                (Authority::Local | Authority::Owned(..), _) => local.push(charge.clone()),
             }
         }
         self.local.complete(&binding.local, &local, end, now);
     }
 
-    const fn tables_of<'a>(&'a self, binding: &'a Binding) -> Tables<'a> {
-        Tables { store: &self.local, binding: &binding.local }
+    const fn tables_of<'a>(&'a self, binding: &'a Binding) -> LocalTables<'a> {
+        LocalTables { store: &self.local, binding: &binding.local }
     }
 
     /// Evicts keys whose states are fresh again, in the `part`-th of `parts` equal parts of the store.
@@ -473,14 +469,14 @@ impl Authority<'_> {
         match self {
             Self::Shared(shared, limit) => shared.denial(limit, charge, now),
             Self::Owned(owners, limit) if !owners.cluster.owns(charge.key) => owners.denial(limit, charge, now),
-            Self::Here | Self::Owned(..) => None,
+            Self::Local | Self::Owned(..) => None,
         }
     }
 
     /// The result that this gateway expects for a charge, if it remembers its key.
     fn predict(self, charge: &Charge, now: Nanos) -> Option<Charged> {
         match self {
-            Self::Here => None,
+            Self::Local => None,
             Self::Shared(shared, limit) => shared.predict(limit, charge, now),
             Self::Owned(owners, limit) => owners.predict(limit, charge, now),
         }

@@ -29,7 +29,7 @@ pub(crate) fn run(data: &[u8]) {
         answer(&store, &*session, ask, now);
         now = now.saturating_add(Nanos::new(number % MAX_STEP));
     }
-    store.release(1, now);
+    store.release_process(1, now);
     store.sweep(0, 1, Nanos::MAX);
 }
 

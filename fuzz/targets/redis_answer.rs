@@ -3,7 +3,7 @@
 use tollgate::algorithm::Decision;
 use tollgate::charge::Enforcement;
 use tollgate::config;
-use tollgate::store::redis::{Bucket, CallArgument, ChargeReply, Field, SharedRule};
+use tollgate::store::redis::{Bucket, CallArgument, Field, ScriptReply, SharedRule};
 use tollgate::units::{LimitKey, Nanos};
 
 use super::input::Input;
@@ -77,7 +77,7 @@ pub(crate) fn run(data: &[u8]) {
                 text => Field::Text(text),
             })
             .collect();
-        let Ok(answer) = ChargeReply::parse(&fields, &buckets) else { return };
+        let Ok(answer) = ScriptReply::parse(&fields, &buckets) else { return };
         assert!(answer.healed <= buckets.len());
         let (charged, seen) = answer.charged(&buckets);
         assert_eq!((charged.len(), seen.len(), answer.seen().len()), (buckets.len(), buckets.len(), buckets.len()));

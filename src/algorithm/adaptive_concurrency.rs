@@ -63,11 +63,11 @@ pub struct ControllerState {
 }
 
 /// The largest number of slots.
-const MOST: u64 = 4_294_967_295;
+const MAX_SLOTS: u64 = 4_294_967_295;
 /// The factor by which latency may be above the best and still counts as good.
 const TOLERANCE: f64 = 1.25;
 /// The smallest gradient, which bounds the decrease of the limit in one round.
-const LEAST_GRADIENT: f64 = 0.5;
+const MIN_GRADIENT: f64 = 0.5;
 /// The part of the way that one round moves the limit.
 const GAIN: f64 = 0.25;
 /// The seconds between two measurements of the best latency.
@@ -113,7 +113,7 @@ impl AdaptiveConcurrency {
     /// The limit after a request of `cost`, by the current latency.
     fn moved(&self, state: &ControllerState, cost: Cost) -> f64 {
         let limit = state.limit;
-        let gradient = (self.good(state) / f64::from(state.latency)).clamp(LEAST_GRADIENT, 1.0);
+        let gradient = (self.good(state) / f64::from(state.latency)).clamp(MIN_GRADIENT, 1.0);
         let part_of_round = (cost as f64 / limit).min(1.0);
         let step = limit * gradient + limit.sqrt() - limit;
         (limit + GAIN * part_of_round * step).clamp(self.min.into(), self.max.into())
@@ -135,8 +135,8 @@ impl ControllerState {
 impl Algorithm for AdaptiveConcurrency {
     const NAME: &'static str = "adaptive_concurrency";
     const PARAMETERS: &'static [Parameter] = &[
-        Parameter::required("min", ParameterKind::Whole).at_least(1).at_most(MOST),
-        Parameter::required("max", ParameterKind::Whole).at_least(1).at_most(MOST),
+        Parameter::required("min", ParameterKind::Whole).at_least(1).at_most(MAX_SLOTS),
+        Parameter::required("max", ParameterKind::Whole).at_least(1).at_most(MAX_SLOTS),
         Parameter::optional("target", ParameterKind::Duration)
             .at_least(1)
             .advice("leave it out to aim at the best latency"),

@@ -105,7 +105,7 @@ impl Policy {
 }
 
 /// The longest time that a debt of a key lasts, beyond the times of its limit (see [`Core::debit`](super::Core::debit)).
-pub const LONGEST_DEBT: Nanos = Nanos::from_secs(86_400);
+pub const MAX_DEBT: Nanos = Nanos::from_secs(86_400);
 
 /// When a state can be evicted, if nothing arrives until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ pub struct Parameter {
     /// Whether it is required.
     pub required: bool,
     /// The smallest value: a number, nanoseconds, or tokens per second.
-    pub least: u64,
+    pub min: u64,
     /// The largest value, if there is one.
-    pub most: Option<u64>,
+    pub max: Option<u64>,
     /// The advice for users who need a value outside these bounds; empty if there is none.
     advice: &'static str,
 }
@@ -24,7 +24,7 @@ pub struct Parameter {
 impl Parameter {
     /// A required parameter.
     pub const fn required(name: &'static str, kind: ParameterKind) -> Self {
-        Self { name, kind, required: true, least: 0, most: None, advice: "" }
+        Self { name, kind, required: true, min: 0, max: None, advice: "" }
     }
 
     /// A parameter that may be left out.
@@ -40,14 +40,14 @@ impl Parameter {
 
     /// Sets the smallest value: a number, nanoseconds, or tokens per second.
     #[must_use]
-    pub const fn at_least(self, least: u64) -> Self {
-        Self { least, ..self }
+    pub const fn at_least(self, min: u64) -> Self {
+        Self { min, ..self }
     }
 
     /// Sets the largest value: a number, nanoseconds, or tokens per second.
     #[must_use]
-    pub const fn at_most(self, most: u64) -> Self {
-        Self { most: Some(most), ..self }
+    pub const fn at_most(self, max: u64) -> Self {
+        Self { max: Some(max), ..self }
     }
 
     /// Sets the advice for users who need a value outside the bounds.
@@ -58,12 +58,12 @@ impl Parameter {
 
     /// Checks that `value` is within the bounds.
     pub fn check(&self, value: &Value) -> Result<(), InvalidParameter> {
-        let bound = match (value.compared_to(self.least), self.most.map(|most| (most, value.compared_to(most)))) {
-            (Some(Ordering::Less), _) => match (value, self.least) {
+        let bound = match (value.compared_to(self.min), self.max.map(|max| (max, value.compared_to(max)))) {
+            (Some(Ordering::Less), _) => match (value, self.min) {
                 (Value::Duration(_), 1) => "longer than 0s".to_owned(),
-                (_, least) => format!("at least {}", self.bound(least)),
+                (_, min) => format!("at least {}", self.bound(min)),
             },
-            (_, Some((most, Some(Ordering::Greater)))) => format!("at most {}", self.bound(most)),
+            (_, Some((max, Some(Ordering::Greater)))) => format!("at most {}", self.bound(max)),
             _ => return Ok(()),
         };
         let advice = if self.advice.is_empty() { "" } else { "; " };

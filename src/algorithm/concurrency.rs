@@ -13,7 +13,7 @@ use crate::algorithm::{
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The longest lifetime of a slot, in milliseconds: 1000 years.
-const LONGEST_LIFETIME: u64 = 31_536_000_000_000;
+const MAX_LIFETIME: u64 = 31_536_000_000_000;
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -115,7 +115,7 @@ impl Core for Concurrency {
     const SCRIPT: &'static str = include_str!("concurrency.lua");
 
     fn shared_form(&self, slot_lifetime: Nanos) -> Result<SharedForm, String> {
-        let lifetime = slot_lifetime.get().div_ceil(1_000_000).clamp(1, LONGEST_LIFETIME);
+        let lifetime = slot_lifetime.get().div_ceil(1_000_000).clamp(1, MAX_LIFETIME);
         Ok(SharedForm::new(format!("z {} {lifetime}", self.limit), ChargeBatching::OneByOne))
     }
 

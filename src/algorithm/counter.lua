@@ -149,7 +149,7 @@ if family == 'c' then
         return is_open(state) and { ends = carried_end(old, state.ends), used = state.used } or nil
     end
 
-    function rule.leaves_under(old, state)
+    function rule.keeps_old_parameters(old, state)
         return not is_window_of(old) and is_open(state) and equal(carried_end(old, state.ends), state.ends)
     end
 

@@ -95,7 +95,7 @@ impl Core for Counter {
     }
 
     /// A window stays under the parameters that give it its end.
-    fn leaves_under(&self, old: &Self, state: &WindowUsage, _cost: Cost, now: Nanos) -> bool {
+    fn keeps_old_parameters(&self, old: &Self, state: &WindowUsage, _cost: Cost, now: Nanos) -> bool {
         let keeps_end = || self.carried_end(old, state.ends, now) == state.ends;
         self.window != old.window && state.is_open(now) && keeps_end()
     }
@@ -163,7 +163,7 @@ impl Core for Counter {
         Some(WindowUsage { ends: time(words)?, used: number(words)? })
     }
 
-    fn hint(&self, state: &WindowUsage) -> Option<String> {
+    fn repair_state(&self, state: &WindowUsage) -> Option<String> {
         Some(format!("{} {}", state.ends.get(), state.used))
     }
 
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_stays_used_in_the_new_window() {
+    fn used_tokens_stay_used_in_the_new_window() {
         let state = WindowUsage { ends: at(200), used: 4 };
         let carry = |old: &Counter, new: &Counter, now| new.migrate_state(old, state, at(now));
         let ends = |ends| Some(WindowUsage { ends: at(ends), used: 4 });
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_window_stays_under_the_parameters_that_give_it_its_end() {
         let state = WindowUsage { ends: at(200), used: 4 };
-        let stays = |old: &Counter, new: &Counter, now| new.leaves_under(old, &state, 1, at(now));
+        let stays = |old: &Counter, new: &Counter, now| new.keeps_old_parameters(old, &state, 1, at(now));
         assert!(stays(&from_first(5, 100), &from_first(9, 10), 150));
         assert!(stays(&from_epoch(5, 100), &from_epoch(9, 10), 199));
         assert!(!stays(&from_first(5, 100), &from_first(9, 10), 200), "the window is over");

@@ -1,13 +1,13 @@
--- Mirrors src/algorithm/cycle.rs. Parameters: limit period burst max_wait most. State: start, used, lent.
+-- Mirrors src/algorithm/cycle.rs. Parameters: limit period burst max_wait max_cost. State: start, used, lent.
 
 if family == 'y' then
-    local limit, period, burst, max_wait, most =
+    local limit, period, burst, max_wait, max_cost =
         match(parameters, '^y ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d+) ([1-9]%d*)$')
     if not limit then
         return nil
     end
     limit, period, burst = natural(limit), natural(period), natural(burst)
-    max_wait, most = natural(max_wait), natural(most)
+    max_wait, max_cost = natural(max_wait), natural(max_cost)
     local now = now()
     -- A fresh key's cycles begin later: the state is kept for a while after the key is full, but not for long.
     local rule = { limit = limit, period = period, burst = burst, divisible = true, lingers = DAY }
@@ -34,8 +34,8 @@ if family == 'y' then
         return count == 0 and 0 or word(minus(add(times(count, period), state.start), now))
     end
 
-    local function most_owed()
-        return word(add(most, word(times(add(divide(LONGEST_DEBT, period), 1), limit))))
+    local function max_owed()
+        return word(add(max_cost, word(times(add(divide(MAX_DEBT, period), 1), limit))))
     end
 
     function rule.read(text)
@@ -48,11 +48,11 @@ if family == 'y' then
         if less(add(now, STEP_BACK), state.start) then
             state.start, healed = now, true
         end
-        if less(most, state.used) and less(most_owed(), state.used) then
-            state.used, healed = most_owed(), true
+        if less(max_cost, state.used) and less(max_owed(), state.used) then
+            state.used, healed = max_owed(), true
         end
-        if less(most, state.lent) and less(most_owed(), state.lent) then
-            state.lent, healed = most_owed(), true
+        if less(max_cost, state.lent) and less(max_owed(), state.lent) then
+            state.lent, healed = max_owed(), true
         end
         return state, healed
     end
@@ -67,7 +67,7 @@ if family == 'y' then
             return true, state
         end
         local kept = or_fresh(state)
-        if less(most, cost) then
+        if less(max_cost, cost) then
             return false, kept
         end
         local current = rule.at(kept)
@@ -97,7 +97,7 @@ if family == 'y' then
             return state
         end
         local current = rule.at(or_fresh(state))
-        local used = least(word(add(current.used, cost)), greatest(most_owed(), current.used))
+        local used = least(word(add(current.used, cost)), greatest(max_owed(), current.used))
         return { start = current.start, used = used, lent = current.lent }
     end
 
@@ -113,7 +113,7 @@ if family == 'y' then
         local passed = divide(times(minus(now, current.start), period), old.period)
         local function scaled(permits)
             local share = word(scale_ceil(least(permits, old.burst), burst, old.burst))
-            return least(word(add(share, minus(permits, old.burst))), most_owed())
+            return least(word(add(share, minus(permits, old.burst))), max_owed())
         end
         return {
             start = minus(greatest(now, current.start), word(passed)),
@@ -122,7 +122,7 @@ if family == 'y' then
         }
     end
 
-    function rule.leaves_under(_, _, cost)
+    function rule.keeps_old_parameters(_, _, cost)
         return cost == 0
     end
 

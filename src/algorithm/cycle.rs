@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, LONGEST_DEBT,
-    MAX_WAIT, Parameter, ParameterKind, Policy, SharedForm, StateFields, Value,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, MAX_DEBT, MAX_WAIT,
+    Parameter, ParameterKind, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, scale_ceil};
 
@@ -27,7 +27,7 @@ pub struct Cycle {
     burst: u64,
     max_wait: Nanos,
     /// The most permits that can ever be taken at once: the burst, and those of the cycles that can be reserved.
-    most: Cost,
+    max_cost: Cost,
 }
 
 /// The state of a key in its cycles.
@@ -51,7 +51,7 @@ impl Cycle {
             Nanos::ZERO => Some(0),
             _ => cycles_ahead.saturating_add(1).checked_mul(limit),
         };
-        let Some(most) = reserved.and_then(|reserved| reserved.checked_add(burst)) else {
+        let Some(max_cost) = reserved.and_then(|reserved| reserved.checked_add(burst)) else {
             return Err(InvalidParameter::new(
                 "limit",
                 format!(
@@ -59,13 +59,13 @@ impl Cycle {
                 ),
             ));
         };
-        Ok(Self { limit, period, burst, max_wait, most })
+        Ok(Self { limit, period, burst, max_wait, max_cost })
     }
 
     /// The most permits that a debt can take: those that can be reserved, those of one cycle, and the longest debt.
-    fn most_owed(&self) -> Cost {
-        let cycles = LONGEST_DEBT.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
-        self.most.saturating_add(cycles.saturating_mul(self.limit))
+    fn max_owed(&self) -> Cost {
+        let cycles = MAX_DEBT.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
+        self.max_cost.saturating_add(cycles.saturating_mul(self.limit))
     }
 
     fn periods(&self, count: u64) -> u128 {
@@ -179,8 +179,8 @@ impl Core for Cycle {
 
     fn decide_charge(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> (Decision, Option<CycleState>) {
         let kept = state.unwrap_or(CycleState::fresh(now));
-        if cost > self.most {
-            return (Decision::never(self.most), Some(kept));
+        if cost > self.max_cost {
+            return (Decision::never(self.max_cost), Some(kept));
         }
         let current = self.at(kept, now);
         let used = u128::from(current.used).saturating_add(u128::from(cost));
@@ -214,8 +214,8 @@ impl Core for Cycle {
     /// Takes permits of later cycles: those that can be reserved, plus as many as come in one cycle and the longest debt.
     fn debit_charge(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> Option<CycleState> {
         let current = self.at(state.unwrap_or(CycleState::fresh(now)), now);
-        let most = self.most_owed().max(current.used);
-        Some(CycleState { used: current.used.saturating_add(cost).min(most), ..current })
+        let max_used = self.max_owed().max(current.used);
+        Some(CycleState { used: current.used.saturating_add(cost).min(max_used), ..current })
     }
 
     fn headroom(&self, state: Option<&CycleState>, now: Nanos) -> Headroom {
@@ -250,7 +250,7 @@ impl Core for Cycle {
         let scaled = |permits: u64| {
             let share = scale_ceil(permits.min(old.burst).into(), self.burst.into(), old.burst.into());
             let owed = permits.saturating_sub(old.burst);
-            u64::try_from(share).unwrap_or(u64::MAX).saturating_add(owed).min(self.most_owed())
+            u64::try_from(share).unwrap_or(u64::MAX).saturating_add(owed).min(self.max_owed())
         };
         Some(CycleState {
             start: now.max(current.start).saturating_sub(Nanos::saturating_from(passed)),
@@ -260,7 +260,7 @@ impl Core for Cycle {
     }
 
     /// Each migration may round the used permits up: the state stays where none are taken.
-    fn leaves_under(&self, _old: &Self, _state: &CycleState, cost: Cost, _now: Nanos) -> bool {
+    fn keeps_old_parameters(&self, _old: &Self, _state: &CycleState, cost: Cost, _now: Nanos) -> bool {
         cost == 0
     }
 
@@ -279,7 +279,7 @@ impl Core for Cycle {
     }
 
     fn largest_cost(&self) -> Option<Cost> {
-        Some(self.most)
+        Some(self.max_cost)
     }
 
     fn policy(&self) -> Policy {
@@ -290,8 +290,8 @@ impl Core for Cycle {
     const SCRIPT: &'static str = include_str!("cycle.lua");
 
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
-        let Self { limit, period, burst, max_wait, most } = self;
-        let parameters = format!("y {limit} {} {burst} {} {most}", period.get(), max_wait.get());
+        let Self { limit, period, burst, max_wait, max_cost } = self;
+        let parameters = format!("y {limit} {} {burst} {} {max_cost}", period.get(), max_wait.get());
         Ok(SharedForm::new(parameters, ChargeBatching::Together))
     }
 

@@ -13,7 +13,7 @@ if family == 'x' then
     local exp, log = math.exp, math.log
     local rule = { limit = limit, period = period, denials_count = policy == 's' }
 
-    local NEAR, MOST_OWED = 1e-11, 9223372036854775808
+    local NEAR, MAX_OWED = 1e-11, 9223372036854775808
 
     function rule.periods(interval)
         return double(interval) / period
@@ -130,7 +130,7 @@ if family == 'x' then
         end
         local state, healed = { rate = rate, last = natural(last), share = part }, false
         if rate > 1e40 then
-            state.rate, state.share, healed = MOST_OWED, 0, true
+            state.rate, state.share, healed = MAX_OWED, 0, true
         end
         if less(add(now, STEP_BACK), state.last) then
             state.last, healed = now, true
@@ -168,9 +168,9 @@ if family == 'x' then
             return state
         end
         local decayed = state and rate_after(state.rate, double(minus(now, state.last)), 0) or 0
-        local most, after = max(MOST_OWED, decayed), measured(state, cost)
-        if after.rate > most then
-            after.rate, after.share = most, 0
+        local max_rate, after = max(MAX_OWED, decayed), measured(state, cost)
+        if after.rate > max_rate then
+            after.rate, after.share = max_rate, 0
         end
         return after
     end

@@ -57,10 +57,10 @@ pub struct RateEstimate {
 const NEAR: f64 = 1e-11;
 
 /// The largest limit, 2⁵²: doubles count single tokens up to twice this number.
-const LARGEST: u64 = 1 << 52;
+const MAX_LIMIT: u64 = 1 << 52;
 
 /// The highest rate that debits can cause, 2⁶³.
-const MOST_OWED: f64 = 9_223_372_036_854_775_808.0;
+const MAX_OWED: f64 = 9_223_372_036_854_775_808.0;
 
 /// A number below 1 by more than any rounding error.
 const ALMOST_ONE: f64 = 1.0 - 1e-9;
@@ -200,7 +200,7 @@ impl Algorithm for Exponential {
     const PARAMETERS: &'static [Parameter] = &[
         Parameter::required("limit", ParameterKind::Decimal)
             .at_least(1)
-            .at_most(LARGEST)
+            .at_most(MAX_LIMIT)
             .advice("for a lower rate take a longer `period`, to admit everything `unlimited`"),
         Parameter::required("period", ParameterKind::Duration).at_least(1),
         Parameter::optional("policy", ParameterKind::Choice(&[LEAKY, STRICT])),
@@ -261,10 +261,10 @@ impl Core for Exponential {
     /// Measures like an admitted request, up to 2⁶³ tokens per period: a debt is gone within 44 periods.
     fn debit_charge(&self, state: Option<RateEstimate>, cost: Cost, now: Nanos) -> Option<RateEstimate> {
         let decayed = self.measured_rate(state.as_ref(), now);
-        let most = MOST_OWED.max(decayed);
+        let max_rate = MAX_OWED.max(decayed);
         let measured = self.measured(state.as_ref(), cost, now);
-        Some(match measured.rate > most {
-            true => RateEstimate { rate: most, share: 0.0, ..measured },
+        Some(match measured.rate > max_rate {
+            true => RateEstimate { rate: max_rate, share: 0.0, ..measured },
             false => measured,
         })
     }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_calendar_has_is_refused_without_one() {
+    fn settings_of_a_calendar_are_refused_without_one() {
         let zone = ("timezone", Value::TimeZone(jiff::tz::TimeZone::UTC));
         assert_eq!(build(&[window(100), zone]).unwrap_err().parameter, "timezone");
         let error = build(&[("window", Value::Choice("day")), ("align", Value::Choice(EPOCH))]).unwrap_err();

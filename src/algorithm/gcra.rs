@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn those_beyond_delay_after_wait_and_those_beyond_the_burst_are_denied() {
+    fn requests_beyond_delay_after_wait_and_requests_beyond_the_burst_are_denied() {
         let rule = delaying(4, 1, at(1000));
         let mut state = None;
         for wait in [0, 0, 100, 200] {

@@ -4,13 +4,13 @@ use super::{Headroom, Policy, Rule, State};
 use crate::units::{Cost, Nanos, scale_ceil};
 
 /// The most charges that one grant refunds, where an algorithm refunds them one by one.
-const MOST_CHARGES: usize = 1_000;
+const MAX_CHARGES: usize = 1_000;
 
 /// The tokens of `left` that a grant still has to give after a refund, where charges of `before` tokens counted before it and
 /// of `after` tokens count now. `None` if the grant is finished: a refund without an effect is the last one.
 pub fn still_left(left: Cost, before: Option<Cost>, after: Option<Cost>) -> Option<Cost> {
-    let given_back = before?.saturating_sub(after?);
-    left.checked_sub(given_back).filter(|still| *still > 0 && given_back > 0)
+    let refunded = before?.saturating_sub(after?);
+    left.checked_sub(refunded).filter(|still| *still > 0 && refunded > 0)
 }
 
 impl Rule {
@@ -19,7 +19,7 @@ impl Rule {
     /// Nothing changes where a rule cannot refund its charges.
     pub fn grant(&self, state: Option<State>, tokens: Cost, now: Nanos) -> Option<State> {
         let (mut state, mut left) = (state?, tokens);
-        for _ in 0..MOST_CHARGES {
+        for _ in 0..MAX_CHARGES {
             let (headroom, before) = (self.headroom(Some(&state), now), self.counted(&state, now));
             let full_at = now.saturating_add(headroom.until_full);
             state = self.refund(state, self.grantable(left, &headroom), full_at, now)?;

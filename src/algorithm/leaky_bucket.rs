@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_overflow_is_denied_until_enough_has_drained() {
+    fn a_request_that_would_overflow_is_denied_until_enough_has_drained() {
         let rule = build(3).unwrap();
         let (_, state) = rule.decide(None, 2, Nanos::ZERO);
         assert_eq!(rule.decide(state, 2, Nanos::ZERO), (Decision::later(Nanos::SECOND), state));

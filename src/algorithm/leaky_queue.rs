@@ -22,10 +22,10 @@ impl Algorithm for LeakyQueue {
     fn from_arguments(arguments: &Arguments) -> Result<Schedule, InvalidParameter> {
         let capacity = arguments.required_whole("capacity")?;
         let rate = arguments.rate("rate")?;
-        let invalid = |most: u64| TooLarge { most: most.saturating_sub(1), rate }.invalid("capacity");
+        let invalid = |max_burst: u64| TooLarge { max_burst: max_burst.saturating_sub(1), rate }.invalid("capacity");
         let burst = capacity.checked_add(1).ok_or_else(|| invalid(u64::MAX))?;
         let delay = Delay { after: 0, max_wait: arguments.max_wait() };
-        Schedule::new(rate, burst, Some(delay)).map_err(|error| invalid(error.most))
+        Schedule::new(rate, burst, Some(delay)).map_err(|error| invalid(error.max_burst))
     }
 
     fn arguments(rule: &Schedule) -> Arguments {
@@ -90,9 +90,9 @@ mod tests {
     #[test]
     fn the_largest_capacity_is_said_in_its_own_terms() {
         let error = build(u64::MAX, 0).unwrap_err().to_string();
-        let most: u64 = error.rsplit(' ').next().unwrap().parse().unwrap();
+        let max_capacity: u64 = error.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(error.starts_with("`capacity` is more than"));
-        assert!(build(most, 0).is_ok());
-        assert!(build(most + 1, 0).is_err());
+        assert!(build(max_capacity, 0).is_ok());
+        assert!(build(max_capacity + 1, 0).is_err());
     }
 }

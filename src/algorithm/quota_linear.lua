@@ -61,7 +61,7 @@ if family == 'q' then
 
     -- The most that a smooth balance can lack.
     local function furthest()
-        return add(times(fine(window), 2), fine(LONGEST_DEBT))
+        return add(times(fine(window), 2), fine(MAX_DEBT))
     end
 
     function rule.read(text)
@@ -197,7 +197,7 @@ if family == 'q' then
         return state.left and { start = start, left = left } or bursty(start, left)
     end
 
-    function rule.leaves_under(old, state, cost)
+    function rule.keeps_old_parameters(old, state, cost)
         local start, left = old.window_at(state)
         local is_over_limit = not less(minus(old.limit, left or 0), limit)
         if start then

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::schedule::{HORIZON, recoverable};
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, LONGEST_DEBT,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, MAX_DEBT,
     Parameter, ParameterKind, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
@@ -134,7 +134,7 @@ impl QuotaLinear {
 
     /// The most that a smooth balance can lack.
     fn furthest(&self) -> u128 {
-        self.fine(self.window).saturating_mul(2).saturating_add(self.fine(LONGEST_DEBT))
+        self.fine(self.window).saturating_mul(2).saturating_add(self.fine(MAX_DEBT))
     }
 
     fn smooth(&self, missing: u128, now: Nanos) -> Option<Quota> {
@@ -149,8 +149,8 @@ impl QuotaLinear {
             }
             QuotaPhase::Fresh | QuotaPhase::Bursty { .. } => Nanos::ZERO,
             QuotaPhase::Smooth { missing } => {
-                let most = self.cost(self.limit).saturating_sub(self.cost(cost));
-                self.nanos_ceil(missing.saturating_sub(most))
+                let max_missing = self.cost(self.limit).saturating_sub(self.cost(cost));
+                self.nanos_ceil(missing.saturating_sub(max_missing))
             }
         }
     }
@@ -322,7 +322,7 @@ impl Core for QuotaLinear {
     /// A window stays whose used tokens reach this limit, which could not count more of them; and a longer window as long as
     /// its own quota covers the cost: it is not put into debt. A spent quota stays until a request is admitted after its
     /// window.
-    fn leaves_under(&self, old: &Self, state: &Quota, cost: Cost, now: Nanos) -> bool {
+    fn keeps_old_parameters(&self, old: &Self, state: &Quota, cost: Cost, now: Nanos) -> bool {
         let is_over_limit = |left: u64| old.limit.saturating_sub(left) >= self.limit;
         match old.window_at(state, now) {
             Some((_, left)) => is_over_limit(left) || (old.window > self.window && cost <= left),

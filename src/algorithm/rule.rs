@@ -233,10 +233,10 @@ impl Rule {
         })
     }
 
-    /// [`Core::leaves_under`]; a state of another algorithm does not stay.
-    pub fn leaves_under(&self, old: &Self, state: &State, cost: Cost, now: Nanos) -> bool {
+    /// [`Core::keeps_old_parameters`]; a state of another algorithm does not stay.
+    pub fn keeps_old_parameters(&self, old: &Self, state: &State, cost: Cost, now: Nanos) -> bool {
         match_algorithm!(self, |Rule(rule)| match (old, state) {
-            (ThisRule(old), ThisState(state)) => rule.leaves_under(old, state, cost, now),
+            (ThisRule(old), ThisState(state)) => rule.keeps_old_parameters(old, state, cost, now),
             _ => false,
         })
     }
@@ -314,10 +314,10 @@ impl Rule {
         })
     }
 
-    /// [`Core::hint`]; `None` for a state of another algorithm.
-    pub fn hint(&self, state: &State) -> Option<String> {
+    /// [`Core::repair_state`]; `None` for a state of another algorithm.
+    pub fn repair_state(&self, state: &State) -> Option<String> {
         match_algorithm!(self, |Rule(rule)| match state {
-            ThisState(state) => rule.hint(state),
+            ThisState(state) => rule.repair_state(state),
             _ => None,
         })
     }

@@ -22,7 +22,7 @@ if family == 's' then
 
     -- The furthest that a debt may put the TAT ahead.
     local function furthest()
-        return add(times(times(burst, period), 2), times(LONGEST_DEBT, tokens))
+        return add(times(times(burst, period), 2), times(MAX_DEBT, tokens))
     end
 
     local function state_ahead(ahead)

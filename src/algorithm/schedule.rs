@@ -11,8 +11,7 @@
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, LONGEST_DEBT, Policy, SharedForm,
-    StateFields,
+    ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, MAX_DEBT, Policy, SharedForm, StateFields,
 };
 use crate::units::{ClockOffset, Cost, FineTime, Nanos, Rate, scale_ceil};
 
@@ -46,7 +45,7 @@ pub struct Delay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge {
     /// The largest burst at this rate.
-    pub most: u64,
+    pub max_burst: u64,
     /// The rate.
     pub rate: Rate,
 }
@@ -67,8 +66,8 @@ impl Schedule {
         let countable = (1_u128 << FineTime::BITS).saturating_sub(1).saturating_sub(fine(HORIZON));
         let whole_burst = tokens_long(burst);
         if whole_burst > countable {
-            let most = countable.checked_div(u128::from(rate.period().get())).unwrap_or(0);
-            return Err(TooLarge { most: u64::try_from(most).unwrap_or(u64::MAX), rate });
+            let max_burst = countable.checked_div(u128::from(rate.period().get())).unwrap_or(0);
+            return Err(TooLarge { max_burst: u64::try_from(max_burst).unwrap_or(u64::MAX), rate });
         }
         let (immediate, tolerance) = match delay {
             None => (whole_burst, whole_burst),
@@ -133,7 +132,7 @@ impl Schedule {
 
     /// How far a debt can put the TAT ahead: two bursts and the longest debt.
     fn furthest(&self) -> u128 {
-        self.cost(self.burst).saturating_mul(2).saturating_add(self.fine(LONGEST_DEBT))
+        self.cost(self.burst).saturating_mul(2).saturating_add(self.fine(MAX_DEBT))
     }
 
     /// How far the state's TAT lies ahead of `now`.
@@ -245,7 +244,7 @@ impl Core for Schedule {
         Some(self.nanos_ceil(tat.get().saturating_sub(self.cost(cost))))
     }
 
-    fn hint(&self, tat: &FineTime) -> Option<String> {
+    fn repair_state(&self, tat: &FineTime) -> Option<String> {
         let tokens = self.rate.tokens().into();
         let (nanos, rest) = (tat.get().checked_div(tokens)?, tat.get().checked_rem(tokens)?);
         Some(format!("{} {} {rest}", nanos.checked_div(SECOND)?, nanos.checked_rem(SECOND)?))
@@ -271,8 +270,11 @@ pub fn recoverable(cost: u128, tat: u128, full_at: u128, tick: u128, now: u128) 
 impl TooLarge {
     /// The error, for the parameter that the burst came from.
     pub fn invalid(self, parameter: &'static str) -> InvalidParameter {
-        let Self { most, rate } = self;
-        InvalidParameter::new(parameter, format!("is more than can be counted exactly at {rate}; write at most {most}"))
+        let Self { max_burst, rate } = self;
+        InvalidParameter::new(
+            parameter,
+            format!("is more than can be counted exactly at {rate}; write at most {max_burst}"),
+        )
     }
 }
 
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_nanosecond_cannot_say_is_kept() {
+    fn parts_of_a_nanosecond_are_kept() {
         let schedule = uneven();
         let (_, state) = schedule.decide(None, 3, at(100));
         assert_eq!(schedule.decide(state, 1, at(100)).0, Decision::later(at(4)));
@@ -350,13 +352,13 @@ mod tests {
     #[test]
     fn the_largest_burst_is_said_and_works() {
         let yearly = Rate::new(1, Nanos::from_secs(365 * 86_400)).unwrap();
-        let TooLarge { most, .. } = Schedule::new(yearly, 1 << 63, None).unwrap_err();
-        let schedule = Schedule::new(yearly, most, None).unwrap();
+        let TooLarge { max_burst, .. } = Schedule::new(yearly, 1 << 63, None).unwrap_err();
+        let schedule = Schedule::new(yearly, max_burst, None).unwrap();
         let now = at(HORIZON);
-        let (decision, state) = schedule.decide(None, most, now);
+        let (decision, state) = schedule.decide(None, max_burst, now);
         assert_eq!(decision, Decision::ADMIT);
         assert_eq!(schedule.decide(state, 1, now).0, Decision::later(Nanos::from_secs(365 * 86_400)));
-        assert!(Schedule::new(yearly, most + 1, None).is_err());
+        assert!(Schedule::new(yearly, max_burst + 1, None).is_err());
         assert!(Schedule::new(Rate::new(2_000_000_000, Nanos::SECOND).unwrap(), 1 << 63, None).is_ok());
     }
 

@@ -15,8 +15,8 @@ if family == 'l' then
     local now = now()
     local rule = { denials_count = count_denied }
 
-    -- Log::MOST, and the number of charges read at once.
-    local MOST, FEW = natural('4611686018427387904'), 64
+    -- Log::MAX_COST, and the number of charges read at once.
+    local MAX_COST, FEW = natural('4611686018427387904'), 64
 
     local function member(at, cost)
         local text = digits(at)
@@ -121,7 +121,7 @@ if family == 'l' then
         local last = redis.call('ZRANGE', key, -2, -2)[1]
         local newest, its_cost = split(last)
         if not less(newest, at) then
-            local sum = least(add(its_cost, cost), MOST)
+            local sum = least(add(its_cost, cost), MAX_COST)
             after.total = add(minus(counting(log), its_cost), sum)
             after.gone[1] = last
             after.come[1] = member(newest, sum)
@@ -142,7 +142,7 @@ if family == 'l' then
         end
         local total, last, at = log and counting(log) or 0, charges[#charges], beginning()
         local function grow(charge, by)
-            local sum = least(add(charge.cost, by), MOST)
+            local sum = least(add(charge.cost, by), MAX_COST)
             total = add(minus(total, charge.cost), sum)
             charge.cost = sum
         end

@@ -23,12 +23,12 @@ pub mod log;
 use log::{Front, Log};
 
 /// The most charges that a log in Redis may have: a denial may read all of them, while Redis serves no other client.
-const LARGEST_SHARED_LOG: u64 = 10_000;
+const MAX_SHARED_LOG: u64 = 10_000;
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sliding {
-    /// The most that is admitted in a window; at most [`Sliding::LARGEST_LIMIT`].
+    /// The most that is admitted in a window; at most [`Sliding::MAX_LIMIT`].
     pub(super) limit: u64,
     /// The time during which a charge counts.
     pub(super) window: Nanos,
@@ -51,7 +51,7 @@ pub(super) struct Grain {
 
 impl Sliding {
     /// The largest limit that can be logged.
-    pub const LARGEST_LIMIT: u64 = Log::MOST;
+    pub const MAX_LIMIT: u64 = Log::MAX_COST;
 
     fn is_gone(&self, at: u64, now: u64) -> bool {
         now.checked_sub(at).is_some_and(|age| age >= self.window.get())
@@ -228,10 +228,10 @@ impl Core for Sliding {
         let Self { limit, window, grain: Grain { length, per }, count_denied, min_gap, .. } = self;
         let slots = u128::from(window.get()).saturating_mul((*per).into()).checked_div((*length).into());
         let charges = slots.unwrap_or(u128::MAX).min((*limit).into());
-        if charges > LARGEST_SHARED_LOG.into() {
+        if charges > MAX_SHARED_LOG.into() {
             return Err(format!(
                 "may remember up to {charges} charges of a key, which is too much to be shared; use `sliding_window`, or \
-                 `sliding_counters` with at most {LARGEST_SHARED_LOG} `slots`",
+                 `sliding_counters` with at most {MAX_SHARED_LOG} `slots`",
             ));
         }
         let (window, count_denied, gap) = (window.get(), u8::from(*count_denied), min_gap.get());

@@ -21,7 +21,7 @@ impl SlidingCounters {
 impl Algorithm for SlidingCounters {
     const NAME: &'static str = "sliding_counters";
     const PARAMETERS: &'static [Parameter] = &[
-        Parameter::tokens("limit").at_most(Sliding::LARGEST_LIMIT),
+        Parameter::tokens("limit").at_most(Sliding::MAX_LIMIT),
         Parameter::required("window", ParameterKind::Duration).at_least(1),
         Parameter::optional("slots", ParameterKind::Whole).at_least(1),
     ];

@@ -18,7 +18,7 @@ pub struct SlidingLog;
 impl Algorithm for SlidingLog {
     const NAME: &'static str = "sliding_log";
     const PARAMETERS: &'static [Parameter] = &[
-        Parameter::tokens("limit").at_most(Sliding::LARGEST_LIMIT),
+        Parameter::tokens("limit").at_most(Sliding::MAX_LIMIT),
         Parameter::required("window", ParameterKind::Duration).at_least(1),
         Parameter::optional("count_denied", ParameterKind::Flag),
         Parameter::optional("min_gap", ParameterKind::Duration),

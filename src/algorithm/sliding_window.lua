@@ -137,7 +137,7 @@ if family == 'w' then
         return current ~= 0 and { window = window, current = current, previous = 0 } or nil
     end
 
-    function rule.leaves_under(old, state)
+    function rule.keeps_old_parameters(old, state)
         return less(length, old.length) and old.used(old.at(state)) ~= 0
     end
 

@@ -182,7 +182,7 @@ impl Core for SlidingWindow {
     }
 
     /// The counts stay under the longer window.
-    fn leaves_under(&self, old: &Self, state: &WindowCounts, _cost: Cost, now: Nanos) -> bool {
+    fn keeps_old_parameters(&self, old: &Self, state: &WindowCounts, _cost: Cost, now: Nanos) -> bool {
         old.window > self.window && old.used(old.at(Some(state), now), now) > 0
     }
 
@@ -223,7 +223,7 @@ impl Core for SlidingWindow {
         Some(WindowCounts { window: number(words)?, current: number(words)?, previous: number(words)? })
     }
 
-    fn hint(&self, counts: &WindowCounts) -> Option<String> {
+    fn repair_state(&self, counts: &WindowCounts) -> Option<String> {
         Some(format!("{} {} {}", counts.window, counts.current, counts.previous))
     }
 }
@@ -278,12 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn what_counted_stays_used_in_another_window() {
+    fn counted_tokens_stay_used_in_another_window() {
         let (old, new) = (rule(10, 100), rule(10, 70));
         // 3 + 7 · 75/100, rounded up; forgotten at 420, not before 400
         assert_eq!(new.migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(4, 9, 0));
-        assert!(new.leaves_under(&old, &counts(2, 3, 7).unwrap(), 1, at(225)));
-        assert!(!new.leaves_under(&old, &counts(2, 3, 7).unwrap(), 1, at(400)), "nothing counts any more");
+        assert!(new.keeps_old_parameters(&old, &counts(2, 3, 7).unwrap(), 1, at(225)));
+        assert!(!new.keeps_old_parameters(&old, &counts(2, 3, 7).unwrap(), 1, at(400)), "nothing counts any more");
         assert_eq!(rule(10, 1000).migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(0, 9, 0));
         assert_eq!(new.migrate_state(&old, counts(2, 3, 7).unwrap(), at(400)), None);
         assert_eq!(rule(5, 100).migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(2, 3, 7));

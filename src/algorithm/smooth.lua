@@ -1,24 +1,24 @@
 -- Mirrors src/algorithm/smooth.rs and its shapes, in doubles and whole microseconds as there.
 --
--- Parameters: b|w tokens period max_wait ahead stable most cool threshold slope; ahead is the most microseconds that a
+-- Parameters: b|w tokens period max_wait ahead stable max_stored cool threshold slope; ahead is the most microseconds that a
 -- debt may reserve. State: next stored.
 
 if family == 'm' then
-    local shape, tokens, period, max_wait, ahead, stable, most, cool, threshold, slope = match(parameters, '^m ([bw]) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+    local shape, tokens, period, max_wait, ahead, stable, max_stored, cool, threshold, slope = match(parameters, '^m ([bw]) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
     if not shape then
         return nil
     end
     max_wait, ahead = natural(max_wait), natural(ahead)
-    stable, most, cool = decimal(stable), decimal(most), decimal(cool)
+    stable, max_stored, cool = decimal(stable), decimal(max_stored), decimal(cool)
     threshold, slope = decimal(threshold), decimal(slope)
-    if not (stable and most and cool and threshold and slope) or cool <= 0 then
+    if not (stable and max_stored and cool and threshold and slope) or cool <= 0 then
         return nil
     end
     local us = seconds * 1e6 + floor(nanos / 1000)
     local min = math.min
-    local identity = table.concat({ shape, tokens, period, stable, most, cool, threshold, slope }, ' ')
+    local identity = table.concat({ shape, tokens, period, stable, max_stored, cool, threshold, slope }, ' ')
     -- A fresh bursty key has no stored permits: the state is kept for a while after all permits are stored.
-    local rule = { identity = identity, most = most, lingers = shape == 'b' and DAY or 0 }
+    local rule = { identity = identity, max_stored = max_stored, lingers = shape == 'b' and DAY or 0 }
 
     local function price_at(permits)
         return stable + permits * slope
@@ -40,26 +40,26 @@ if family == 'm' then
     local function undo(stored, cost, latest, left)
         if shape == 'b' then
             local whole_price = cost * stable
-            local unforgiven = left + min(cost, most) * stable
+            local unforgiven = left + min(cost, max_stored) * stable
             return stored, truncated(latest and whole_price or min(whole_price, unforgiven))
         end
-        local back = min(most, stored + cost)
+        local back = min(max_stored, stored + cost)
         local lowest = cost * stable
         if latest then
             return back, stored > 0 and price(back, cost) or truncated(lowest)
         end
-        local most_stored = min(cost, most)
-        local surcharge = double(price(most, most_stored)) - most_stored * stable
+        local max_taken = min(cost, max_stored)
+        local surcharge = double(price(max_stored, max_taken)) - max_taken * stable
         return back, truncated(min(lowest, left - surcharge))
     end
 
     function rule.synced(state)
         if not state then
-            return { next = us, stored = shape == 'b' and 0 or most }
+            return { next = us, stored = shape == 'b' and 0 or max_stored }
         end
         if less(state.next, us) then
             local gained = double(minus(us, state.next)) / cool
-            return { next = us, stored = min(most, state.stored + gained) }
+            return { next = us, stored = min(max_stored, state.stored + gained) }
         end
         return state
     end
@@ -79,7 +79,7 @@ if family == 'm' then
         if not stored then
             return nil, true
         end
-        local state, healed = { next = natural(next), stored = min(stored, most) }, stored > most * (1 + 1e-9)
+        local state, healed = { next = natural(next), stored = min(stored, max_stored) }, stored > max_stored * (1 + 1e-9)
         local furthest = add(us, ahead)
         if less(word(state.next), state.next) or less(furthest, state.next) and redis.call('PTTL', key) < 0 then
             state.next, healed = furthest, true
@@ -127,7 +127,7 @@ if family == 'm' then
     end
 
     function rule.evictability(state)
-        local full = truncated(math.ceil(max(most - state.stored, 0) * cool * (1 + 1e-12)))
+        local full = truncated(math.ceil(max(max_stored - state.stored, 0) * cool * (1 + 1e-12)))
         return times(minus(add(add(state.next, full), 1), us), 1000)
     end
 
@@ -136,7 +136,7 @@ if family == 'm' then
             return state
         end
         local synced = old.synced(state)
-        local stored = old.most == 0 and 0 or synced.stored * most / old.most
+        local stored = old.max_stored == 0 and 0 or synced.stored * max_stored / old.max_stored
         return { next = synced.next, stored = stored }
     end
 

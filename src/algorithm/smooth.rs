@@ -30,8 +30,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, LONGEST_DEBT, MAX_WAIT, Parameter,
-    ParameterKind, Policy, SharedForm, StateFields, Value,
+    Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, MAX_DEBT, MAX_WAIT, Parameter, ParameterKind,
+    Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Rate};
 
@@ -50,7 +50,7 @@ pub struct Smooth {
     /// The time of one permit at the rate.
     stable: f64,
     /// The most permits that are stored.
-    most: f64,
+    max_stored: f64,
     /// The time in which one permit is stored.
     cool: f64,
     /// The number of stored permits above which they cost more.
@@ -99,7 +99,7 @@ impl Smooth {
     /// The most microseconds ahead that a debt may reserve.
     fn furthest(&self) -> u64 {
         let window = micros(self.policy().window.unwrap_or_default()).saturating_mul(2);
-        self.max_wait.saturating_add(window).saturating_add(micros(LONGEST_DEBT))
+        self.max_wait.saturating_add(window).saturating_add(micros(MAX_DEBT))
     }
 
     /// The price of one permit at `permits` permits above the threshold.
@@ -134,9 +134,9 @@ impl Smooth {
     /// where the rate stays, as Guava does.
     pub fn set_rate(&self, old: &Self, state: Reserved, now: Nanos) -> Reserved {
         let Reserved { next, stored } = old.synced(Some(state), micros(now));
-        let stored = match old.most {
+        let stored = match old.max_stored {
             0.0 => 0.0,
-            most => stored * self.most / most,
+            max_stored => stored * self.max_stored / max_stored,
         };
         Reserved { next, stored }
     }
@@ -144,10 +144,10 @@ impl Smooth {
     fn synced(&self, state: Option<Reserved>, us: u64) -> Reserved {
         match (state, self.shape) {
             (None, Shape::Bursty { .. }) => Reserved { next: us, stored: 0.0 },
-            (None, Shape::WarmingUp { .. }) => Reserved { next: us, stored: self.most },
+            (None, Shape::WarmingUp { .. }) => Reserved { next: us, stored: self.max_stored },
             (Some(Reserved { next, stored }), _) if us > next => {
                 let gained = us.saturating_sub(next) as f64 / self.cool;
-                Reserved { next: us, stored: self.most.min(stored + gained) }
+                Reserved { next: us, stored: self.max_stored.min(stored + gained) }
             }
             (Some(state), _) => state,
         }
@@ -157,19 +157,19 @@ impl Smooth {
     /// admitted than without the charge. The charge's own reservation ends after `left` microseconds; it has ended if that is
     /// negative.
     fn undo(&self, stored: f64, cost: f64, latest: bool, left: f64) -> (f64, u64) {
-        let (lowest, most_stored) = (cost * self.stable, cost.min(self.most));
+        let (lowest, max_taken) = (cost * self.stable, cost.min(self.max_stored));
         match self.shape {
             // A stored permit is worth the time of one permit, so everything comes back as time. Without the charge, the time
             // since then would have stored permits only up to the most; time beyond that is not refunded.
             Shape::Bursty { .. } if latest => (stored, lowest as u64),
-            Shape::Bursty { .. } => (stored, lowest.min(left + most_stored * self.stable) as u64),
+            Shape::Bursty { .. } => (stored, lowest.min(left + max_taken * self.stable) as u64),
             // All permits come back as stored ones, which makes the key colder if anything. For the last charge, if all its
             // permits had been stored, time comes back at the price that they had; otherwise at the lowest price, less the
             // time that may have passed unused without the charge. That time began with the charge's reservation, which at
             // the highest price began earlier by the surcharge.
             Shape::WarmingUp { .. } => {
-                let after = self.most.min(stored + cost);
-                let surcharge = self.price(self.most, most_stored) as f64 - most_stored * self.stable;
+                let after = self.max_stored.min(stored + cost);
+                let surcharge = self.price(self.max_stored, max_taken) as f64 - max_taken * self.stable;
                 let earlier = match latest {
                     true if stored > 0.0 => self.price(after, cost),
                     true => lowest as u64,
@@ -211,7 +211,7 @@ impl Eq for Smooth {}
 /// All other fields follow from these.
 impl Hash for Smooth {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.rate, self.max_wait, self.most.to_bits(), self.cool.to_bits()).hash(state);
+        (self.rate, self.max_wait, self.max_stored.to_bits(), self.cool.to_bits()).hash(state);
     }
 }
 
@@ -265,7 +265,7 @@ impl Core for Smooth {
     }
 
     fn evictability(&self, state: &Reserved) -> Evictability {
-        let missing = (self.most - state.stored).max(0.0) * self.cool;
+        let missing = (self.max_stored - state.stored).max(0.0) * self.cool;
         // rounding may lose a little of the time that each step stores
         let full = (missing * (1.0 + 1e-12)).ceil() as u64;
         let full = nanos(state.next.saturating_add(full).saturating_add(1));
@@ -311,7 +311,7 @@ impl Core for Smooth {
     fn policy(&self) -> Policy {
         match self.shape {
             Shape::Bursty { .. } => {
-                let quota = (self.most as u64).max(1);
+                let quota = (self.max_stored as u64).max(1);
                 Policy { quota, window: Some(self.rate.time_for(quota)) }
             }
             Shape::WarmingUp { .. } => Policy { quota: self.rate.tokens(), window: Some(self.rate.period()) },
@@ -321,11 +321,11 @@ impl Core for Smooth {
     const SCRIPT: &'static str = include_str!("smooth.lua");
 
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
-        let Self { rate, max_wait, stable, most, cool, threshold, slope, shape } = self;
+        let Self { rate, max_wait, stable, max_stored, cool, threshold, slope, shape } = self;
         let letter = if let Shape::Bursty { .. } = shape { 'b' } else { 'w' };
         let (tokens, period, ahead) = (rate.tokens(), rate.period().get(), self.furthest());
         let parameters = format!(
-            "m {letter} {tokens} {period} {max_wait} {ahead} {stable:e} {most:e} {cool:e} {threshold:e} {slope:e}"
+            "m {letter} {tokens} {period} {max_wait} {ahead} {stable:e} {max_stored:e} {cool:e} {threshold:e} {slope:e}"
         );
         Ok(SharedForm::new(parameters, ChargeBatching::OneByOne))
     }

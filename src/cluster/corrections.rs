@@ -162,7 +162,7 @@ mod tests {
         let mut arguments = Arguments::default();
         arguments.set("limit", Value::Whole(1));
         let rule = AlgorithmName::Concurrency.build(&arguments).unwrap();
-        let limit = LimitIdentity { name: String::new(), algorithm: String::new(), key: 0, max_keys: 1 };
+        let limit = LimitIdentity { name: String::new(), algorithm: String::new(), key_kind: 0, max_keys: 1 };
         let rule = Arc::new(WireRule::new(&Arc::new(limit), &rule));
         let enforcement = Enforcement::DEFAULT;
         Correction::Debit(PeerCharge { rule, key: LimitKey(key), cost: 1, enforcement, slot: 0 })

@@ -25,9 +25,6 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// The fewest bytes that a secret may have.
-    pub const LEAST: usize = 16;
-
     /// Derives the keys from a text of any length; they are as hard to guess as the text.
     pub fn of(text: &[u8]) -> Self {
         let made = |purpose: &str| sign(&Key::new(HMAC_SHA256, text), purpose.as_bytes());
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_secret_is_believed_and_nobody_else() {
+    fn a_gateway_that_knows_the_secret_is_believed_and_no_other() {
         let (asker, owner) = both();
         let secrets = [Secret::of(b"one secret of a cluster"), Secret::of(b"another secret")];
         let [known, other] = secrets.each_ref().map(|secret| Transcript::new(secret, &asker, &owner));
@@ -297,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_a_frame_is_neither_sent_nor_read() {
+    fn a_message_longer_than_a_frame_is_neither_sent_nor_read() {
         let (asker, owner) = both();
         let secret = Secret::of(b"one secret of a cluster");
         let mut seal = Transcript::new(&secret, &asker, &owner).seal(Role::Initiator);

@@ -107,7 +107,7 @@ impl PeerState {
 
 /// A peer as this gateway knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerRecord {
     /// Its address and weight.
     pub member: Member,
     /// Its state. Means nothing unless it is `listed`.
@@ -129,7 +129,7 @@ pub struct Members {
     is_ready: bool,
     member_state: MemberState,
     incarnation: u64,
-    peers: BTreeMap<SocketAddr, Peer>,
+    peers: BTreeMap<SocketAddr, PeerRecord>,
     /// Whether the configuration or DNS has named the gateways.
     has_listing: bool,
     /// Whether it named this gateway among them.
@@ -178,7 +178,7 @@ impl Members {
     }
 
     /// The other gateways.
-    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+    pub fn peers(&self) -> impl Iterator<Item = &PeerRecord> {
         self.peers.values()
     }
 
@@ -201,7 +201,7 @@ impl Members {
     }
 
     fn knows_enough(&self) -> bool {
-        let is_heard = |peer: &Peer| !peer.listed || peer.state != PeerState::Unheard;
+        let is_heard = |peer: &PeerRecord| !peer.listed || peer.state != PeerState::Unheard;
         let (members, wanted) = self.waits_for();
         let is_known = self.member_state == MemberState::Member || (members > 1 && self.peers.values().all(is_heard));
         is_known && members >= wanted
@@ -236,7 +236,7 @@ impl Members {
                 self.is_own_listed = true;
                 continue;
             }
-            let peer = self.peers.entry(member.address).or_insert_with(|| Peer::unheard(*member, now));
+            let peer = self.peers.entry(member.address).or_insert_with(|| PeerRecord::unheard(*member, now));
             peer.member = *member;
             peer.listed = true;
         }
@@ -385,7 +385,7 @@ impl Members {
 
     /// Accepts the peers that join at the same time as this gateway, once a member's ring has all of them.
     fn accept_joining_with_members(&mut self) {
-        let joins = |peer: &Peer| peer.listed && peer.state == PeerState::Joining;
+        let joins = |peer: &PeerRecord| peer.listed && peer.state == PeerState::Joining;
         let then = self.ring_of(|peer| peer.is_member() || joins(peer)).hash();
         if self.peers.values().any(|peer| {
             peer.is_member() && peer.last_heartbeat.is_some_and(|last_heartbeat| last_heartbeat.ring == then)
@@ -401,7 +401,7 @@ impl Members {
 
     /// Whether this gateway keeps no state that a member owns, or knows no member.
     fn has_nothing_to_hand_over(&self) -> bool {
-        self.is_drained() || !self.peers.values().any(Peer::is_member)
+        self.is_drained() || !self.peers.values().any(PeerRecord::is_member)
     }
 
     /// Whether this gateway knows no member that could accept it, and so may found the cluster.
@@ -422,7 +422,7 @@ impl Members {
     /// Replaces the ring if the members have changed, and marks this gateway as not drained: states may have arrived
     /// under the previous ring, so an earlier drain under the same members proves nothing.
     fn rebuild_ring(&mut self) {
-        let ring = self.ring_of(Peer::is_member);
+        let ring = self.ring_of(PeerRecord::is_member);
         if ring.hash() != self.ring.hash() {
             self.ring = Arc::new(ring);
             self.set_undrained();
@@ -430,7 +430,7 @@ impl Members {
     }
 
     /// The ring of the peers for which `counts` holds, with this gateway if it is a member or if there is no peer.
-    fn ring_of(&self, counts: impl Fn(&Peer) -> bool) -> Ring {
+    fn ring_of(&self, counts: impl Fn(&PeerRecord) -> bool) -> Ring {
         let own = (self.member_state == MemberState::Member).then_some(self.own);
         let peers = self.peers.values().filter(|peer| counts(peer)).map(|peer| peer.member);
         let mut members: Vec<Member> = own.into_iter().chain(peers).collect();
@@ -441,9 +441,9 @@ impl Members {
     }
 }
 
-// === impl Peer ===
+// === impl PeerRecord ===
 
-impl Peer {
+impl PeerRecord {
     const fn unheard(member: Member, now: Nanos) -> Self {
         Self { member, state: PeerState::Unheard, listed: true, last_heartbeat: None, since: now, heard: now }
     }

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::members::{HEARTBEAT_INTERVAL, Peer};
+use super::members::{HEARTBEAT_INTERVAL, PeerRecord};
 use super::ring::Ring;
 use crate::units::{LimitKey, Nanos};
 
@@ -182,7 +182,13 @@ impl MigrationState {
 
     /// Forgets the earlier rings once this gateway `is_drained` and all `peers` that answer have reported that they
     /// keep no state of others.
-    pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, is_drained: bool, now: Nanos) {
+    pub(super) fn settle<'p>(
+        &self,
+        ring: &Ring,
+        peers: impl Iterator<Item = &'p PeerRecord>,
+        is_drained: bool,
+        now: Nanos,
+    ) {
         let mut differing: BTreeSet<SocketAddr> = peers
             .filter(|peer| {
                 peer.state.answers()

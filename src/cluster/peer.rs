@@ -172,8 +172,8 @@ impl Peer {
         self.wake.notify_one();
     }
 
-    /// Returns the slot of `part`, if it has one.
-    pub(super) fn complete(&self, part: &PeerCharge, end: Completion) {
+    /// Releases the slot of `part`, if it has one.
+    pub(super) fn release_slot(&self, part: &PeerCharge, end: Completion) {
         if part.slot > 0 {
             self.correct(Correction::Complete(part.clone(), end));
         }
@@ -241,9 +241,9 @@ impl Peer {
                 }
                 Some(Answer::UnknownParameters) => Err(Outcome::UnknownParameters),
                 Some(Answer::NotOwner(owner)) => Err(Outcome::NotOwner(owner)),
-                // the charge may have been made: return its slots in any case
+                // the charge may have been made: release its slots in any case
                 Some(_) | None => {
-                    asked.iter().for_each(|part| peer.complete(part, Completion::UNMEASURED));
+                    asked.iter().for_each(|part| peer.release_slot(part, Completion::UNMEASURED));
                     Err(Outcome::Cut)
                 }
             };
@@ -391,13 +391,12 @@ impl Drop for PeerReceipt {
             return;
         }
         for (part, reply) in self.parts.iter().zip(&self.replies) {
-            // a charge that counts denied requests stays
-            if !reply.charged.decision.is_admitted() || !part.enforcement.consumes || part.enforcement.counts_denied {
+            if !part.enforcement.refunds_if_denied(reply.charged.decision) {
                 continue;
             }
             let part = PeerCharge { key: reply.common.unwrap_or(part.key), ..part.clone() };
             if part.slot > 0 {
-                self.peer.complete(&part, Completion::UNMEASURED);
+                self.peer.release_slot(&part, Completion::UNMEASURED);
             } else {
                 let full_at = self.at.saturating_add(reply.charged.headroom.until_full);
                 self.peer.correct(Correction::Refund { part, full_at });

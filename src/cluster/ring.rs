@@ -32,11 +32,6 @@ pub struct Member {
     pub weight: u32,
 }
 
-impl Member {
-    /// The largest weight.
-    pub const MOST_WEIGHT: u32 = 1000;
-}
-
 /// Identifies a ring: the same for the same members with the same weights, on all gateways and in all versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RingHash(pub u64);

@@ -271,7 +271,11 @@ impl PeerServer {
     /// address refuses connections.
     pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
         let now = self.cluster.context.clock.now();
-        self.cluster.processes.take_gone(refuses).into_iter().for_each(|process| self.service.release(process, now));
+        self.cluster
+            .processes
+            .take_gone(refuses)
+            .into_iter()
+            .for_each(|process| self.service.release_process(process, now));
         let announced = self.cluster.processes.all_announced();
         // slots of an unknown process arrived with states: it reports them soon, or it is gone
         let until = |process| announced.get(&process).copied().unwrap_or(now).saturating_sub(GONE_AFTER);

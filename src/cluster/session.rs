@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn parameters_made_again_have_the_same_number() {
         let of = |name: &str, limit| {
-            let identity = LimitIdentity { name: name.to_owned(), algorithm: String::new(), key: 0, max_keys: 1 };
+            let identity = LimitIdentity { name: name.to_owned(), algorithm: String::new(), key_kind: 0, max_keys: 1 };
             let mut arguments = Arguments::default();
             arguments.set("limit", Value::Whole(limit));
             WireRule::new(&Arc::new(identity), &AlgorithmName::Concurrency.build(&arguments).unwrap()).id()

@@ -14,7 +14,7 @@ pub trait StateService: Send + Sync {
     fn open_session(self: Arc<Self>, process: u64) -> Arc<dyn PeerSession>;
 
     /// Releases all slots of `process`, which is gone.
-    fn release(&self, process: u64, now: Nanos);
+    fn release_process(&self, process: u64, now: Nanos);
 
     /// Takes out the state of a key, if there is one that can be moved. `leaves` is called while the key's shard is
     /// locked, so that other threads see its effect before they miss the state.

@@ -157,8 +157,8 @@ pub struct LimitIdentity {
     pub name: String,
     /// Its algorithm.
     pub algorithm: String,
-    /// The kind of its keys, as a number: equal numbers mean the same kind.
-    pub key: u64,
+    /// The hash of the parts of its key. Keys of another kind identify other callers.
+    pub key_kind: u64,
     /// The maximum number of keys, as the asker has it configured.
     pub max_keys: u64,
 }
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_frame_holds_comes_out_as_it_went_in() {
+    fn the_items_of_a_frame_come_out_as_they_went_in() {
         let mut frame = postcard::to_stdvec(&RingHash(7)).unwrap();
         for number in 0..3_u64 {
             frame.extend(postcard::to_stdvec(&(number, Ask::Charge { wanted: Vec::new(), stands_in: false })).unwrap());

@@ -203,11 +203,11 @@ pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
             name: &limit.name,
             algorithm: limit.algorithm.canonical(),
             mode: limit.mode,
-            key: limit.key.kind(),
+            key_kind: limit.key.kind(),
             is_reset: false,
             rules: &limit.rules,
             max_keys: limit.max_keys,
-            gives_back: limit.gives_back() || of_domains.contains(&LimitId(position)),
+            may_refund: limit.may_refund() || of_domains.contains(&LimitId(position)),
         }
     };
     ruleset.limits.iter().enumerate().map(spec).collect()
@@ -229,7 +229,7 @@ routes: [{ name: all, limits: [callers] }]
 domains: { edge: { descriptors: [{ key: user, limits: [users] }] } }
 ";
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
-        let specs: Vec<_> = limit_specs(&ruleset).into_iter().map(|spec| (spec.name, spec.gives_back)).collect();
+        let specs: Vec<_> = limit_specs(&ruleset).into_iter().map(|spec| (spec.name, spec.may_refund)).collect();
         assert_eq!(specs, [("users", true), ("callers", false)]);
     }
 }

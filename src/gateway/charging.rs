@@ -6,7 +6,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Denial};
-use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Refund};
+use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Enforcement, Refund};
 use crate::gateway::cost_meter::CostMeter;
 use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
@@ -179,7 +179,7 @@ async fn charge_remaining(context: &mut RequestContext, charges: &mut [Charge], 
         // clients are told what is left after the refund of the early charges
         for (charge, charged) in charges.iter().zip(&mut results) {
             let Some(Charged { decision, headroom }) = charged else { continue };
-            if charge.enforcement.takes(*decision) && !charge.enforcement.counts_denied {
+            if charge.enforcement.refunds_if_denied(*decision) {
                 let policy = active.ruleset.rule_of_charge(charge).policy().above(charge.floor);
                 *headroom = headroom.after_refund(charge.cost, policy);
             }
@@ -272,15 +272,17 @@ impl PriorCharges {
         let is_one = |(made, _): &(Charge, Charged)| charges.iter().any(|charge| made.is_same_bucket(charge));
         let (kept, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.taken).into_iter().partition(is_one);
         self.taken = kept;
-        self.refund(others, |_| true);
+        self.refund(others, Enforcement::takes);
     }
 
-    fn refund(&self, charges: Vec<(Charge, Charged)>, is_refunded: impl Fn(&Charge) -> bool) {
-        let took = |(charge, charged): &(Charge, Charged)| charge.enforcement.takes(charged.decision);
-        let back = charges.into_iter().filter(took).filter(|(charge, _)| is_refunded(charge));
-        let back: Vec<_> = back.map(|(charge, charged)| Refund::of(charge, charged.headroom, self.now)).collect();
-        if !back.is_empty() {
-            self.gateway.store.refund(&self.active.binding, &back, self.now);
+    fn refund(&self, charges: Vec<(Charge, Charged)>, is_refunded: fn(Enforcement, Decision) -> bool) {
+        let refunds: Vec<_> = charges
+            .into_iter()
+            .filter(|(charge, charged)| is_refunded(charge.enforcement, charged.decision))
+            .map(|(charge, charged)| Refund::of(charge, charged.headroom, self.now))
+            .collect();
+        if !refunds.is_empty() {
+            self.gateway.store.refund(&self.active.binding, &refunds, self.now);
         }
     }
 }
@@ -288,6 +290,6 @@ impl PriorCharges {
 impl Drop for PriorCharges {
     fn drop(&mut self) {
         let taken = std::mem::take(&mut self.taken);
-        self.refund(taken, |charge| !charge.enforcement.counts_denied);
+        self.refund(taken, Enforcement::refunds_if_denied);
     }
 }

@@ -212,9 +212,9 @@ pub(super) fn notify_reached<'v>(
 /// The time of a charge by the wall clock that its key's states go by: that of Redis, or of the gateway that owns the key. `at`
 /// is the time by this gateway's wall clock.
 fn time_of_states(charge: &Charge, charged_at: Nanos, at: Nanos) -> Nanos {
-    match charge.ahead {
+    match charge.clock_offset {
         ClockOffset::ZERO => at,
-        ahead => charged_at.shifted(ahead),
+        offset => charged_at.shifted(offset),
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::algorithm::Completion;
-use crate::charge::{Charge, DecisionSource, Refund};
+use crate::algorithm::{Completion, Decision};
+use crate::charge::{Charge, DecisionSource, Enforcement, Refund};
 use crate::gateway::awaited_body::AwaitedBody;
 use crate::gateway::cost_meter::{ChargedRequest, Corrections, CostMeter};
 use crate::gateway::facts::Target;
@@ -243,18 +243,19 @@ impl RequestContext {
         }
     }
 
-    /// Refunds the charges of the request, except those for which `stays` holds.
-    pub fn refund(&self, now: Nanos, stays: impl Fn(&Charge) -> bool) {
-        let back = self.taken().filter(|(charge, _)| !stays(charge));
-        let of_standing =
-            |(charge, standing): (&Charge, &Standing)| Refund::of(charge.clone(), standing.headroom, self.charged_at);
-        let back: Vec<_> = back.map(of_standing).collect();
-        self.gateway.store.refund(&self.active.binding, &back, now);
+    /// Refunds the charges of the request for which `is_refunded` holds.
+    fn refund(&self, now: Nanos, is_refunded: fn(Enforcement, Decision) -> bool) {
+        let refunds: Vec<_> = self
+            .taken()
+            .filter(|(charge, standing)| is_refunded(charge.enforcement, standing.decision))
+            .map(|(charge, standing)| Refund::of(charge.clone(), standing.headroom, self.charged_at))
+            .collect();
+        self.gateway.store.refund(&self.active.binding, &refunds, now);
     }
 
     /// Refunds all charges of a request that does not go on.
     fn refund_all(&self, now: Nanos) {
-        self.refund(now, |_| false);
+        self.refund(now, Enforcement::takes);
         for (position, (charge, standing)) in self.charges.iter().zip(&self.verdict.standings).enumerate() {
             if charge.enforcement.takes(standing.decision) {
                 self.active.meters.count_refunded_tokens(self.plan_of(position), [charge]);
@@ -266,15 +267,15 @@ impl RequestContext {
     pub fn refund_as_failed(&mut self, now: Nanos) {
         self.refund_all(now);
         self.admission = Admission::None;
-        self.verdict.refund(&self.charges, |_| false);
+        self.verdict.refund(&self.charges, Enforcement::takes);
     }
 
     /// Refunds the charges of a request that is denied after all, except those of limits that count denials. The verdict has
     /// the headroom after that.
     pub fn refund_as_denied(&mut self, now: Nanos) {
         if self.admission == Admission::Pending {
-            self.refund(now, |charge| charge.enforcement.counts_denied);
-            self.verdict.refund(&self.charges, |charge| charge.enforcement.counts_denied);
+            self.refund(now, Enforcement::refunds_if_denied);
+            self.verdict.refund(&self.charges, Enforcement::refunds_if_denied);
             self.admission = Admission::None;
         }
     }

@@ -48,7 +48,7 @@ pub const MAX_SERVERS: usize = 1_024;
 /// How long the client waits after an answer or a failure before it asks again.
 const PAUSE: Nanos = Nanos::new(100_000_000);
 /// How many servers the client asks at once, in addition to the configured ones.
-const MOST_ASKED: usize = 16;
+const MAX_ASKED: usize = 16;
 
 /// The slot of a key: that of the text in its first braces, or of the whole key if there is no such text.
 pub fn slot_of(key: &str) -> u16 {
@@ -114,7 +114,7 @@ impl Cluster {
 fn asked(seeds: &[Address], known: &Topology) -> Vec<Address> {
     let mut asked = seeds.to_vec();
     for server in known.holders() {
-        if asked.len() < seeds.len().saturating_add(MOST_ASKED) && !asked.contains(server) {
+        if asked.len() < seeds.len().saturating_add(MAX_ASKED) && !asked.contains(server) {
             asked.push(server.clone());
         }
     }

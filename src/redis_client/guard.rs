@@ -58,7 +58,7 @@ const ANSWER: Bounds = Bounds { bytes: 4 << 20, values: 200_000 };
 const COMMAND: Bounds = Bounds { bytes: u64::MAX, values: u64::MAX };
 const TOO_LONG: &str = "an answer that is too long";
 /// The longest line, in bytes: error messages are lines.
-const LONGEST_LINE: usize = 16 << 10;
+const MAX_LINE: usize = 16 << 10;
 
 // === impl Guard ===
 
@@ -140,7 +140,7 @@ impl Scanner {
                 continue;
             }
             self.line.extend_from_slice(part);
-            if self.line.len() > LONGEST_LINE {
+            if self.line.len() > MAX_LINE {
                 return Err("an answer with a line that is too long");
             }
             if part.ends_with(b"\n") && self.end_line()? {
@@ -216,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
-        let long = [b"+".as_slice(), &[b'x'; LONGEST_LINE]].concat();
+    fn bytes_that_are_no_answer_are_an_error() {
+        let long = [b"+".as_slice(), &[b'x'; MAX_LINE]].concat();
         let bad: [&[u8]; 14] = [
             b"HTTP/1.1 400 Bad Request\r\n",
             b"\r\n",

@@ -36,9 +36,9 @@ enum SendMode {
 type Opening = SharedFuture<RedisResult<Connection>>;
 
 /// How often a call follows a redirect to another server.
-const MOST_REDIRECTED: usize = 4;
+const MAX_REDIRECTS: usize = 4;
 /// The most connections. No cluster has more servers: only a faulty server names more.
-const MOST_CONNECTIONS: usize = 1_024;
+const MAX_CONNECTIONS: usize = 1_024;
 
 // === impl Pool ===
 
@@ -144,7 +144,7 @@ impl Pool {
             };
             redirected = redirected.saturating_add(1);
             match cluster::redirected(error, &address) {
-                Some(elsewhere) if redirected <= MOST_REDIRECTED => address = elsewhere,
+                Some(elsewhere) if redirected <= MAX_REDIRECTS => address = elsewhere,
                 _ => return asked,
             }
         }
@@ -178,7 +178,7 @@ impl Pool {
             Some(_) => self.servers.0.cluster.mark_topology_stale(),
             None => {}
         }
-        if open.len() >= MOST_CONNECTIONS {
+        if open.len() >= MAX_CONNECTIONS {
             open.drain().for_each(|(_, opening)| end(&opening));
         }
         let opening = SharedFuture::begin(connect(self.servers.clone(), target.clone()));
@@ -249,8 +249,8 @@ fn is_over(error: &RedisError) -> bool {
 impl From<&RedisError> for CallError {
     fn from(error: &RedisError) -> Self {
         /// The most characters of the error's text, which the server chooses.
-        const LONGEST: usize = 200;
-        let text: String = error.to_string().chars().filter(|each| !each.is_control()).take(LONGEST).collect();
+        const MAX_CHARACTERS: usize = 200;
+        let text: String = error.to_string().chars().filter(|each| !each.is_control()).take(MAX_CHARACTERS).collect();
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::TryAgain) => Self::Moving(text),
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => Self::Refused(text),

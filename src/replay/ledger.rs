@@ -194,10 +194,10 @@ impl Ledger {
     pub(super) fn charge_program(
         &mut self,
         ruleset: &Ruleset,
-        (charges, gives_back): (&mut [Charge], bool),
+        (charges, is_refund): (&mut [Charge], bool),
         now: Nanos,
     ) -> &Verdict {
-        if gives_back {
+        if is_refund {
             for charge in &*charges {
                 // as the gateway does, it gives nothing back where the limit's table is full
                 let (Ok(()) | Err(_)) = self.store.amend(&self.binding, charge, Amendment::Grant(charge.cost), now);
@@ -295,11 +295,12 @@ impl Ledger {
                 self.push_completion(now.saturating_add(wait), places, Vec::new(), Corrections::default(), UNMEASURED);
             }
             Err(full) => {
-                let taken =
-                    self.verdict.consuming_charges(charges).filter(|(charge, _)| !charge.enforcement.counts_denied);
-                let back: Vec<_> =
-                    taken.map(|(charge, standing)| Refund::of(charge.clone(), standing.headroom, now)).collect();
-                self.store.refund(&self.binding, &back, now);
+                let taken = self.verdict.consuming_charges(charges);
+                let refunds: Vec<_> = taken
+                    .filter(|(charge, standing)| charge.enforcement.refunds_if_denied(standing.decision))
+                    .map(|(charge, standing)| Refund::of(charge.clone(), standing.headroom, now))
+                    .collect();
+                self.store.refund(&self.binding, &refunds, now);
                 self.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
                 self.verdict.await_kept_charges(ruleset, charges);
             }

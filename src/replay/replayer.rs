@@ -192,12 +192,12 @@ impl Replayer {
         let context = KeyContext { hasher: hashers.hasher(), ruleset, directory, groups, pools: None };
         let question = ChargeQuestion::from_log(text).ok();
         let made = question.as_ref().and_then(|question| question.charges(&context));
-        let gives_back = made.iter().flatten().any(|(_, tokens)| *tokens < 0);
+        let is_refund = made.iter().flatten().any(|(_, tokens)| *tokens < 0);
         charges.clear();
         charges.extend(made.iter().flatten().map(|(charge, _)| charge.clone()));
-        let verdict = ledger.charge_program(ruleset, (charges, gives_back), at);
-        let charges = if gives_back { &[] } else { charges.as_slice() };
-        let (refused, bypassed) = (made.is_none().then_some(UNCHARGEABLE), gives_back);
+        let verdict = ledger.charge_program(ruleset, (charges, is_refund), at);
+        let charges = if is_refund { &[] } else { charges.as_slice() };
+        let (refused, bypassed) = (made.is_none().then_some(UNCHARGEABLE), is_refund);
         let known = question.as_ref().filter(|_| made.is_some()).map(KeySource::Program);
         seen(&ReplayDecision { at, route: None, plan: None, refused, bypassed, charges, verdict, known }, ruleset)
     }

@@ -132,7 +132,7 @@ pub fn with_rate(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
             arguments.set("window", Value::Duration(per));
         }
     } else if let Some(parameter) = parameter("rate") {
-        let highest = parameter.most.and_then(|most| Rate::new(most, Nanos::SECOND));
+        let highest = parameter.max.and_then(|most| Rate::new(most, Nanos::SECOND));
         arguments.set("rate", Value::Rate(highest.filter(|highest| highest.compare(rate).is_lt()).unwrap_or(rate)));
     } else {
         return None;

@@ -245,7 +245,7 @@ impl Limit {
     }
 
     /// Whether requests may turn out to cost less than they were charged on arrival.
-    pub fn gives_back(&self) -> bool {
+    pub fn may_refund(&self) -> bool {
         use CostRule::{ByMethod, Fixed, GraphQl, Header, RequestField};
         let is_known_on_arrival =
             matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_) | GraphQl(_));
@@ -254,7 +254,7 @@ impl Limit {
 
     /// Whether the charge on a request's arrival is final: its end changes nothing.
     pub fn is_settled_at_once(&self) -> bool {
-        !self.algorithm.holds_slots() && !self.gives_back()
+        !self.algorithm.holds_slots() && !self.may_refund()
     }
 
     /// The real cost of a request whose cost was `known` on its arrival, or whose response `reported` it.

@@ -228,11 +228,10 @@ impl Verdict {
         charges.iter().zip(&self.standings).filter(took)
     }
 
-    /// Adds what the admitted request took by its `charges` to the headroom, because these are refunded, except those for
-    /// which `stays` holds.
-    pub fn refund(&mut self, charges: &[Charge], stays: impl Fn(&Charge) -> bool) {
+    /// Adds what the admitted request took by those `charges` to the headroom that are refunded.
+    pub fn refund(&mut self, charges: &[Charge], is_refunded: fn(Enforcement, Decision) -> bool) {
         for (charge, standing) in charges.iter().zip(&mut self.standings) {
-            if charge.enforcement.takes(standing.decision) && !stays(charge) {
+            if is_refunded(charge.enforcement, standing.decision) {
                 standing.headroom = standing.headroom.after_refund(charge.cost, standing.policy);
             }
         }

@@ -19,7 +19,7 @@ pub enum Amendment {
 /// The reason why the store did not amend a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AmendError {
-    /// The limit counts running requests, so there are no tokens to give back.
+    /// The limit counts running requests, so there are no tokens to refund.
     #[error("it counts requests in flight: tokens come back only when requests end")]
     Holds,
     /// The key belongs to another gateway.
@@ -58,7 +58,7 @@ impl Store {
             Authority::Owned(owners, _) if !owners.cluster.owns(charge.key) => {
                 Err(AmendError::Elsewhere(owners.cluster.owner(charge.key)))
             }
-            Authority::Here | Authority::Owned(..) => Ok(()),
+            Authority::Local | Authority::Owned(..) => Ok(()),
         }
     }
 
@@ -76,7 +76,7 @@ impl Store {
         self.check_amendable(binding, &asks)?;
         match self.authority(binding, &asks) {
             Authority::Shared(shared, limit) => shared.amend(limit, &asks, amendment).await,
-            Authority::Here | Authority::Owned(..) => {
+            Authority::Local | Authority::Owned(..) => {
                 let _fetches = match self.cluster().filter(|cluster| cluster.is_migrating()) {
                     Some(cluster) => self.fetch_states(cluster, binding, slice::from_ref(&asks)).await,
                     None => Vec::new(),

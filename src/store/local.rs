@@ -52,7 +52,7 @@ struct LimitTable {
     position: usize,
     name: String,
     algorithm: AlgorithmName,
-    key: u64,
+    key_kind: u64,
     /// Whether the limit was reset, and has another table now.
     abandoned: AtomicBool,
     /// Every set of parameters ever charged under; a cell knows its own by number. Only grows.
@@ -159,7 +159,7 @@ impl LocalStore {
             position,
             name: spec.name.to_owned(),
             algorithm: spec.algorithm,
-            key: spec.key,
+            key_kind: spec.key_kind,
             abandoned: AtomicBool::new(false),
             rules: RwLock::default(),
             bound: Mutex::default(),
@@ -198,12 +198,12 @@ impl LocalStore {
     /// See [`super::Store::refund`].
     pub fn refund(&self, binding: &Binding, batch: &[Refund], now: Nanos) {
         for refund in batch {
-            let (Ok(()) | Err(StateElsewhere)) = self.refund_here(binding, refund, || false, now);
+            let (Ok(()) | Err(StateElsewhere)) = self.refund_if_present(binding, refund, || false, now);
         }
     }
 
     /// [`LocalStore::refund`] of one charge. An error if its state is not here and `may_have_moved`.
-    pub fn refund_here(
+    pub fn refund_if_present(
         &self,
         binding: &Binding,
         Refund { charge, full_at }: &Refund,
@@ -218,12 +218,12 @@ impl LocalStore {
     /// See [`super::Store::debit`]. The debt of a new key for which there is no room goes to the common bucket.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         for charge in batch {
-            let (Ok(()) | Err(StateElsewhere)) = self.debit_here(binding, charge, || false, now);
+            let (Ok(()) | Err(StateElsewhere)) = self.debit_if_present(binding, charge, || false, now);
         }
     }
 
     /// [`LocalStore::debit`] of one charge. An error if its state is not here and `may_have_moved`.
-    pub fn debit_here(
+    pub fn debit_if_present(
         &self,
         binding: &Binding,
         charge: &Charge,
@@ -362,7 +362,7 @@ impl BoundRule<'_> {
         now: Nanos,
         change: impl FnOnce(&Rule, Option<State>, ClockOffset) -> Option<State>,
     ) {
-        let kept = cells.keeper(self, key, cost, now);
+        let kept = cells.keeping_rule(self, key, cost, now);
         let bound = kept.as_ref().map_or(self, |(number, rule)| BoundRule { number: *number, rule, ..self });
         let before = cells.state(bound, key, now);
         let after = change(bound.rule, before, bound.rule.own_offset(bound.table.wall_ahead()));
@@ -387,7 +387,7 @@ impl LimitTable {
     /// The limit, without its parameters.
     fn spec(&self) -> LimitSpec<'_> {
         let max_keys = self.max_keys.load(Ordering::Relaxed);
-        LimitSpec { max_keys, ..LimitSpec::bare(&self.name, self.algorithm, self.key) }
+        LimitSpec { max_keys, ..LimitSpec::bare(&self.name, self.algorithm, self.key_kind) }
     }
 
     fn is_full(&self) -> bool {

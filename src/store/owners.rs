@@ -99,12 +99,12 @@ impl Owners {
         if parts.len() < batch.len() {
             return Err(Outcome::UnknownParameters);
         }
-        let heard: PeerReceipt = peer.charge(parts.clone(), stands_in).await?;
-        let (replies, owner_time) = heard.keep();
+        let receipt: PeerReceipt = peer.charge(parts.clone(), stands_in).await?;
+        let (replies, owner_time) = receipt.keep();
         let mut all = AllCharged::new();
         for ((charge, part), ChargeReply { charged, common }) in batch.iter_mut().zip(&parts).zip(replies) {
             charge.taken_from = ChargeSource::Owner(peer.number);
-            charge.ahead = ClockOffset::between(owner_time, now);
+            charge.clock_offset = ClockOffset::between(owner_time, now);
             charge.key = common.unwrap_or(charge.key);
             self.results.insert(part.key, (part.rule.id(), CachedDenial::new(&charged, charge.cost, now)));
             all.push(charged);
@@ -147,7 +147,7 @@ impl Owners {
     pub(super) fn release_slot(&self, slot: Slot, end: Completion, now: Nanos) -> bool {
         let Some((part, counted_at_all)) = self.running.ends(slot.number, now) else { return false };
         for counted_at in counted_at_all {
-            if let CountedAt::PeerNode(number) = counted_at
+            if let CountedAt::Peer(number) = counted_at
                 && let Some(peer) = self.cluster.peer(number)
             {
                 peer.correct(Correction::Complete(part.clone(), end));
@@ -163,7 +163,7 @@ impl Owners {
         let Some(part) = self.part(limit, charge) else { return };
         // a cached denial would deny the tokens that are refunded
         self.results.remove(&charge.key);
-        let refund = Correction::Refund { part, full_at: full_at.shifted(charge.ahead) };
+        let refund = Correction::Refund { part, full_at: full_at.shifted(charge.clock_offset) };
         match self.cluster.member(node).or_else(|| self.cluster.owner_peer(charge.key)) {
             Some(peer) => peer.correct(refund),
             None => self.cluster.correct_here(refund),
@@ -183,8 +183,8 @@ impl Owners {
     fn counts(&self, key: LimitKey, last: CountedAt) -> Option<Arc<Peer>> {
         match last {
             // the common bucket of a full table is not the owner's
-            CountedAt::PeerNode(number) if is_overflow(key) => self.cluster.peer(number),
-            CountedAt::ThisNode if is_overflow(key) => None,
+            CountedAt::Peer(number) if is_overflow(key) => self.cluster.peer(number),
+            CountedAt::Local if is_overflow(key) => None,
             _ => self.cluster.owner_peer(key),
         }
     }
@@ -204,7 +204,7 @@ impl Owners {
         }
         match self.decider(charge) {
             Decider::Peer { peer, .. } => Some(peer),
-            Decider::ThisNode | Decider::Isolated => None,
+            Decider::Local | Decider::Isolated => None,
         }
     }
 
@@ -224,7 +224,7 @@ impl Owners {
     }
 
     /// Refunds a charge that was made here, once its state has been fetched back.
-    pub(super) fn refund_when_here(&self, limit: &OwnedLimit, refund: &Refund) {
+    pub(super) fn refund_when_present(&self, limit: &OwnedLimit, refund: &Refund) {
         if let Some(part) = self.part(limit, &refund.charge) {
             let full_at = self.cluster.wall_at(refund.full_at);
             self.cluster.correct_here(Correction::Refund { part, full_at });

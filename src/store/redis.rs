@@ -1,7 +1,7 @@
 //! States in Redis: the rules of [`crate::algorithm`] as one Lua script, its arguments and its replies.
 //!
 //! One call of [`SCRIPT`] charges all buckets of a request or none, on Redis's clock. The script decides and keeps the
-//! states; it replies with the states it found, from which [`answer`] computes waits, retry times and headroom by the
+//! states; it replies with the states it found, from which [`reply`] computes waits, retry times and headroom by the
 //! same Rust code that decides in memory. So this code exists once, and Redis, which all gateways share, does little
 //! work.
 //!
@@ -13,11 +13,11 @@ use std::sync::LazyLock;
 use crate::algorithm::{AlgorithmName, ChargeBatching, Rule, SharedForm, StorageKind};
 use crate::units::Nanos;
 
-pub mod answer;
 pub mod codec;
+pub mod reply;
 
-pub use answer::{AllSeen, BadReply, ChargeReply, Field, KeyState};
 pub use codec::{Bucket, Call, CallArgument, Clock, Encoded, Refused, encode, key_name};
+pub use reply::{AllSeen, BadReply, Field, KeyState, ScriptReply};
 
 /// The script; EVALSHA takes its SHA-1.
 pub static SCRIPT: LazyLock<String> = LazyLock::new(|| {

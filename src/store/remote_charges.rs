@@ -17,7 +17,7 @@ use crate::store::local::{Binding, StateElsewhere, is_overflow};
 use crate::store::{LimitSpec, Store};
 use crate::units::{LimitKey, Nanos};
 
-/// Slots that processes have given back, so that a charge or a state that arrives late does not take them again.
+/// Slots that processes have released, so that a charge or a state that arrives late does not take them again.
 #[derive(Debug, Default)]
 pub(super) struct EndedSlots(Mutex<HashMap<u64, Ended>>);
 
@@ -29,16 +29,16 @@ struct Ended {
 }
 
 /// How many slots are remembered of each process.
-const MOST_ENDED: usize = 16_384;
+const MAX_ENDED: usize = 16_384;
 
 impl EndedSlots {
-    /// Records that `slot` is given back. Call this before looking the slot up: a later charge of the slot checks here.
-    pub(super) fn note_end(&self, slot: Slot) {
+    /// Records that `slot` is released. Call this before looking the slot up: a later charge of the slot checks here.
+    pub(super) fn record_release(&self, slot: Slot) {
         let mut all = self.0.lock();
         let ended = all.entry(slot.process).or_default();
         if ended.slots.insert(slot.number) {
             ended.in_order.push_back(slot.number);
-            if ended.in_order.len() > MOST_ENDED
+            if ended.in_order.len() > MAX_ENDED
                 && let Some(oldest) = ended.in_order.pop_front()
             {
                 ended.slots.remove(&oldest);
@@ -46,7 +46,7 @@ impl EndedSlots {
         }
     }
 
-    /// Whether `slot` was given back.
+    /// Whether `slot` was released.
     fn has(&self, slot: Slot) -> bool {
         self.0.lock().get(&slot.process).is_some_and(|ended| ended.slots.contains(&slot.number))
     }
@@ -74,9 +74,9 @@ impl StateService for Store {
         Arc::new(RemoteCharges { store: self, process, limits })
     }
 
-    fn release(&self, process: u64, now: Nanos) {
+    fn release_process(&self, process: u64, now: Nanos) {
         self.ended_slots.0.lock().remove(&process);
-        self.local.release(process, now);
+        self.local.release_process(process, now);
     }
 
     fn take(&self, limit: &LimitIdentity, key: LimitKey, leaves: &dyn Fn()) -> Option<StateBatch> {
@@ -127,7 +127,7 @@ impl StateService for Store {
 
     fn release_stale_slots(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos) {
         let is_own = |slot| self.owners.as_ref().is_some_and(|owners| owners.holds(slot));
-        self.local.release_stale_slots(|slot, heard| heard <= until(slot.process) && !is_own(slot), now);
+        self.local.release_stale_slots(|slot, reported_at| reported_at <= until(slot.process) && !is_own(slot), now);
     }
 }
 
@@ -192,7 +192,7 @@ impl PeerSession for RemoteCharges {
         let charged = charged.map_err(|StateElsewhere| ChargeError::StateElsewhere)?;
         for (charge, slot) in batch.iter().filter_map(|charge| Some((charge, charge.slot?))) {
             if self.store.ended_slots.has(slot) {
-                self.store.local.end(&limits.binding, charge, slot, Completion::UNMEASURED, now);
+                self.store.local.release_slot(&limits.binding, charge, slot, Completion::UNMEASURED, now);
             }
         }
         let replies = wanted.iter().zip(batch).zip(charged).map(|((wanted, charge), charged)| ChargeReply {
@@ -215,17 +215,17 @@ impl PeerSession for RemoteCharges {
             CorrectionRequest::Refund { full_at, .. } => {
                 let full_at = full_at.shifted(local.wall_offset().get().reversed());
                 let refund = Refund { charge: self.charge_of(&limits, part)?, full_at };
-                local.refund_here(&limits.binding, &refund, may_have_moved, now)
+                local.refund_if_present(&limits.binding, &refund, may_have_moved, now)
             }
             CorrectionRequest::Debit(_) => {
                 let charge = self.charge_of(&limits, part)?;
                 let limits = self.renewed(limits, slice::from_ref(&charge));
-                local.debit_here(&limits.binding, &charge, may_have_moved, now)
+                local.debit_if_present(&limits.binding, &charge, may_have_moved, now)
             }
             CorrectionRequest::Complete(_, end) => {
                 let slot = self.slot(part.slot);
-                self.store.ended_slots.note_end(slot);
-                local.end(&limits.binding, &self.charge_of(&limits, part)?, slot, end, now);
+                self.store.ended_slots.record_release(slot);
+                local.release_slot(&limits.binding, &self.charge_of(&limits, part)?, slot, end, now);
                 Ok(())
             }
         };

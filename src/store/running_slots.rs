@@ -16,21 +16,21 @@ use crate::units::{LimitKey, Nanos};
 
 /// Slots that are held, and slots that ended a moment ago.
 #[derive(Debug, Default)]
-pub(super) struct RunningSlots(Mutex<Slots>);
+pub(super) struct RunningSlots(Mutex<SlotTable>);
 
 #[derive(Debug, Default)]
-struct Slots {
+struct SlotTable {
     /// By number.
     held: BTreeMap<u64, RunningSlot>,
     /// The slots that ended last, and when.
-    ended: VecDeque<(Nanos, PeerCharge, Counters)>,
+    ended: VecDeque<(Nanos, PeerCharge, CountingGateways)>,
 }
 
 #[derive(Debug)]
 struct RunningSlot {
     part: PeerCharge,
     /// The gateways that count the slot or counted it before; the last one is the one it was last reported to.
-    counters: Counters,
+    counted_by: CountingGateways,
     /// When the slot was reported to that gateway; `None` until the gateway has confirmed it.
     reported: Option<Nanos>,
 }
@@ -39,13 +39,13 @@ struct RunningSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedAt {
     /// This gateway.
-    ThisNode,
+    Local,
     /// The gateway of this number.
-    PeerNode(u32),
+    Peer(u32),
 }
 
 /// The gateways that may count a slot, each once.
-pub(super) type Counters = SmallVec<[CountedAt; 1]>;
+pub(super) type CountingGateways = SmallVec<[CountedAt; 1]>;
 
 /// The slots to report to a gateway; to this one if there is no peer.
 type SlotReport = (Option<Arc<Peer>>, Vec<StateBatch>);
@@ -61,14 +61,14 @@ const MAX_PER_REPORT: usize = 4_096;
 impl CountedAt {
     /// `peer`, or this gateway if there is none.
     pub(super) fn at(peer: Option<&Peer>) -> Self {
-        peer.map_or(Self::ThisNode, |peer| Self::PeerNode(peer.number))
+        peer.map_or(Self::Local, |peer| Self::Peer(peer.number))
     }
 
     /// The gateway that a charge was made at.
     pub(super) const fn of(charge: &Charge) -> Self {
         match charge.taken_from {
-            ChargeSource::Owner(node) => Self::PeerNode(node),
-            _ => Self::ThisNode,
+            ChargeSource::Owner(node) => Self::Peer(node),
+            _ => Self::Local,
         }
     }
 }
@@ -76,7 +76,7 @@ impl CountedAt {
 impl RunningSlots {
     /// Records that a request holds `part` from now on, and that the gateway `counted_at` counts it.
     pub(super) fn begins(&self, part: PeerCharge, counted_at: CountedAt, now: Nanos) {
-        let slot = RunningSlot { counters: Counters::from_slice(&[counted_at]), reported: Some(now), part };
+        let slot = RunningSlot { counted_by: CountingGateways::from_slice(&[counted_at]), reported: Some(now), part };
         self.0.lock().held.insert(slot.part.slot, slot);
     }
 
@@ -86,16 +86,16 @@ impl RunningSlots {
     }
 
     /// Ends a slot. Returns its charge, and the gateways that may count it.
-    pub(super) fn ends(&self, number: u64, now: Nanos) -> Option<(PeerCharge, Counters)> {
+    pub(super) fn ends(&self, number: u64, now: Nanos) -> Option<(PeerCharge, CountingGateways)> {
         let mut slots = self.0.lock();
-        let RunningSlot { part, counters, .. } = slots.held.remove(&number)?;
+        let RunningSlot { part, counted_by, .. } = slots.held.remove(&number)?;
         while let Some((at, ..)) = slots.ended.front()
             && (now.saturating_sub(*at) > REMEMBERED || slots.ended.len() >= MAX_REMEMBERED)
         {
             slots.ended.pop_front();
         }
-        slots.ended.push_back((now, part.clone(), counters.clone()));
-        Some((part, counters))
+        slots.ended.push_back((now, part.clone(), counted_by.clone()));
+        Some((part, counted_by))
     }
 
     /// Slots that ended recently, whose keys now belong to other gateways that do not know of the end yet.
@@ -109,9 +109,9 @@ impl RunningSlots {
             .ended
             .iter_mut()
             .filter(|(at, part, _)| now.saturating_sub(*at) <= REMEMBERED && !is_overflow(part.key));
-        let unreported = lately.filter_map(|(_, part, counters)| {
-            let peer = owner(part.key).filter(|peer| !counters.contains(&CountedAt::PeerNode(peer.number)))?;
-            counters.push(CountedAt::PeerNode(peer.number));
+        let unreported = lately.filter_map(|(_, part, counted_by)| {
+            let peer = owner(part.key).filter(|peer| !counted_by.contains(&CountedAt::Peer(peer.number)))?;
+            counted_by.push(CountedAt::Peer(peer.number));
             Some((peer, part.clone()))
         });
         unreported.collect()
@@ -129,16 +129,16 @@ impl RunningSlots {
         now: Nanos,
     ) -> Vec<(Option<Arc<Peer>>, StateBatch)> {
         let mut batches: BTreeMap<(Option<u32>, u64), SlotReport> = BTreeMap::new();
-        for (number, RunningSlot { part, counters, reported }) in &mut self.0.lock().held {
-            let last = counters.last().copied().unwrap_or(CountedAt::ThisNode);
+        for (number, RunningSlot { part, counted_by, reported }) in &mut self.0.lock().held {
+            let last = counted_by.last().copied().unwrap_or(CountedAt::Local);
             let peer = peer(part.key, last);
             let counted_at = CountedAt::at(peer.as_deref());
             if counted_at == last && reported.is_some_and(|reported| reported >= since) {
                 continue;
             }
             if counted_at != last {
-                counters.retain(|known| *known != counted_at);
-                counters.push(counted_at);
+                counted_by.retain(|known| *known != counted_at);
+                counted_by.push(counted_at);
             }
             *reported = peer.is_none().then_some(now);
             let held = HeldSlot { slot: Slot { process, number: *number }, key: part.key, cost: part.cost, rule: 0 };
@@ -157,7 +157,7 @@ impl RunningSlots {
             if let Some(slot) = running
                 .held
                 .get_mut(&held.slot.number)
-                .filter(|slot| slot.counters.last() == Some(&CountedAt::PeerNode(peer)))
+                .filter(|slot| slot.counted_by.last() == Some(&CountedAt::Peer(peer)))
             {
                 slot.reported = Some(now);
             }

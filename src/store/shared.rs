@@ -54,7 +54,7 @@ use calls::{CallFailure, Counts};
 use clock::RedisClocks;
 use coalescer::{ChargeResult, RequestCoalescer};
 use eventual::EventualCounters;
-pub(super) use fallback::Tables;
+pub(super) use fallback::LocalTables;
 use fallback::{DegradedCharge, Fallback};
 use heartbeat::NodeCount;
 use lease::{LeaseOutcome, Leases};
@@ -168,11 +168,11 @@ impl SharedStore {
         clock: Arc<dyn Clock>,
         observer: CallObserver,
     ) -> Arc<Self> {
-        let least = settings.nodes.unwrap_or(1);
+        let min = settings.nodes.unwrap_or(1);
         Arc::new(Self {
             id,
-            node_count: Mutex::new(NodeCount::at_least(least)),
-            nodes: AtomicU64::new(least),
+            node_count: Mutex::new(NodeCount::at_least(min)),
+            nodes: AtomicU64::new(min),
             heartbeat_link,
             settings,
             script: Script::new(&SCRIPT),
@@ -272,7 +272,7 @@ impl SharedStore {
     /// `waited`.
     pub(super) async fn charge(
         self: &Arc<Self>,
-        tables: Tables<'_>,
+        tables: LocalTables<'_>,
         limits: &[&SharedLimit],
         batch: &mut [Charge],
         now: Nanos,
@@ -349,14 +349,14 @@ impl SharedStore {
         let mergeable =
             !asks_first && parts.iter().all(|part| !part.rule().holds_slots() && !part.rule().denials_count());
         let slot = parts.iter().any(|part| part.rule().holds_slots()).then(|| self.slots.next());
-        let heard = match mergeable {
+        let reply = match mergeable {
             true => self.charge_coalesced(parts.to_vec()),
             false => self.charge_separately(parts.to_vec(), slot.unwrap_or_default()),
         };
-        let (charged, redis_time) = self.await_reply(heard, waited).await?;
+        let (charged, redis_time) = self.await_reply(reply, waited).await?;
         for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
             charge.taken_from = ChargeSource::LimitStore;
-            charge.ahead = ClockOffset::between(redis_time, now);
+            charge.clock_offset = ClockOffset::between(redis_time, now);
             let holds = part.rule().holds_slots() && part.enforcement.takes(charged.decision);
             if let Some(slot) = slot.filter(|_| holds) {
                 charge.taken_from = ChargeSource::Slot(slot);
@@ -377,13 +377,13 @@ impl SharedStore {
         match self.lease(part, now, *waited < self.settings.timeout) {
             LeaseOutcome::Now { charged, redis_time, expires_at } => {
                 charge.taken_from = ChargeSource::Lease { expires_at };
-                charge.ahead = ClockOffset::between(redis_time, now);
+                charge.clock_offset = ClockOffset::between(redis_time, now);
                 Ok((AllCharged::from_iter([charged]), DecisionSource::Lease))
             }
-            LeaseOutcome::Pending(heard) => {
-                let (charged, redis_time) = self.await_reply(heard, waited).await?;
+            LeaseOutcome::Pending(reply) => {
+                let (charged, redis_time) = self.await_reply(reply, waited).await?;
                 charge.taken_from = ChargeSource::LimitStore;
-                charge.ahead = ClockOffset::between(redis_time, now);
+                charge.clock_offset = ClockOffset::between(redis_time, now);
                 Ok((charged, DecisionSource::Store))
             }
             LeaseOutcome::Rejected => {
@@ -429,7 +429,7 @@ impl SharedStore {
         }
         if let Some((charged, sync)) = self.counters.decide(part, redis_time) {
             charge.taken_from = ChargeSource::Counted { sync };
-            charge.ahead = ClockOffset::between(redis_time, now);
+            charge.clock_offset = ClockOffset::between(redis_time, now);
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
         let asked = self.counters.ask(part);
@@ -444,13 +444,13 @@ impl SharedStore {
     /// Waits for a call's result, for as long as the request's timeout allows; adds the wait to `waited`.
     async fn await_reply(
         &self,
-        heard: oneshot::Receiver<ChargeResult>,
+        reply: oneshot::Receiver<ChargeResult>,
         waited: &mut Nanos,
     ) -> Result<(AllCharged, Nanos), CallFailure> {
         let (asked, left) = (self.clock.now(), self.settings.timeout.saturating_sub(*waited));
-        let heard = timeout(left.to_duration(), heard).await;
+        let reply = timeout(left.to_duration(), reply).await;
         *waited = waited.saturating_add(self.clock.now().saturating_sub(asked));
-        heard.ok().and_then(Result::ok).unwrap_or(Err(CallFailure::MayHaveRun)).map(ChargeReceipt::keep)
+        reply.ok().and_then(Result::ok).unwrap_or(Err(CallFailure::MayHaveRun)).map(ChargeReceipt::keep)
     }
 
     /// Notes the health that a call or heartbeat for a key with this hash tag showed, with the reason of a failure; may open

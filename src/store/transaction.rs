@@ -1,7 +1,7 @@
 //! Charges a request under several limits, all or none. Their states are in this process's memory, in Redis, or with the
 //! gateways that own their keys.
 //!
-//! Limits in memory are decided first, so that a request that they deny costs no call. The [`ChargeTransaction`] gives back
+//! Limits in memory are decided first, so that a request that they deny costs no call. The [`ChargeTransaction`] refunds
 //! the charges that were made when a later limit denies or the request goes away.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use crate::store::shared::{SharedLimit, SharedOutcome};
 use crate::store::{Authority, Binding, Receipt, Store};
 use crate::units::Nanos;
 
-/// A request being charged. Dropping it gives back the charges so far.
+/// A request being charged. Dropping it refunds the charges so far.
 pub(super) struct ChargeTransaction<'a> {
     store: &'a Store,
     binding: &'a Binding,
@@ -41,8 +41,8 @@ type Positions = SmallVec<[usize; 4]>;
 
 /// A place where charges are decided.
 enum Site {
-    /// In the memory of a gateway.
-    Gateway(Decider),
+    /// In the memory of a gateway: this one or another.
+    Memory(Decider),
     /// In Redis, in one call.
     Redis,
 }
@@ -65,15 +65,13 @@ impl Group {
 
 /// How many gateways may fail to answer for one charge, before this gateway decides alone.
 const MAX_UNANSWERED: usize = 2;
-/// A charge that was tried this often is decided by the next gateway, whoever owns the key.
-const OFTEN: usize = 4;
 
 /// The reason why a group is not charged.
-enum Stop {
+enum NotCharged {
     /// The outcome of the call to a gateway that did not decide; `None` if this gateway would have decided, and the states have
     /// moved.
     Elsewhere(Option<Outcome>),
-    /// Redis is unavailable, and the limit at this position of the group then denies everything.
+    /// Redis is unavailable, and the limit at this position of the batch then denies everything.
     FailedClosed(usize),
 }
 
@@ -93,16 +91,16 @@ impl<'a> ChargeTransaction<'a> {
         let mut failed_closed = None;
         while let Some(group) = groups.pop_front() {
             // limits in memory still count a denied request if they are configured to
-            if self.is_denied() && !matches!(group.site, Site::Gateway(Decider::ThisNode)) {
+            if self.is_denied() && !matches!(group.site, Site::Memory(Decider::Local)) {
                 break;
             }
             match self.decide(&group).await {
                 Ok(()) => {}
-                Err(Stop::Elsewhere(outcome)) => {
+                Err(NotCharged::Elsewhere(outcome)) => {
                     self.others(&group, outcome).into_iter().rev().for_each(|group| groups.push_front(group));
                 }
-                Err(Stop::FailedClosed(position)) => {
-                    failed_closed = Some(group.positions.get(position).copied().unwrap_or_default());
+                Err(NotCharged::FailedClosed(position)) => {
+                    failed_closed = Some(position);
                     break;
                 }
             }
@@ -110,7 +108,7 @@ impl<'a> ChargeTransaction<'a> {
         // a limit that cannot be checked denies nothing, so that limits that count denials get their charges back, too
         let is_counted = failed_closed.is_none() && self.is_denied();
         if is_counted || failed_closed.is_some() {
-            self.give_back(is_counted);
+            self.refund_taken(is_counted);
         }
         self.taken.clear();
         let all = self.batch.iter().zip(&self.decisions);
@@ -134,7 +132,7 @@ impl<'a> ChargeTransaction<'a> {
         let undecided = |(position, _): &(usize, &Charge)| self.decisions[*position].is_none();
         for (position, charge) in self.batch.iter().enumerate().filter(undecided) {
             match self.authority(charge) {
-                Authority::Here => here.push(position),
+                Authority::Local => here.push(position),
                 Authority::Shared(shared, limit) => {
                     let slot = shared.slot(charge.tag);
                     let takes_before = |other: &usize| {
@@ -149,18 +147,18 @@ impl<'a> ChargeTransaction<'a> {
                     }
                 }
                 Authority::Owned(owners, _) => match owners.decider(charge) {
-                    Decider::ThisNode => here.push(position),
-                    decider => join(&mut owned, Group::new(Site::Gateway(decider), SmallVec::from_slice(&[position]))),
+                    Decider::Local => here.push(position),
+                    decider => join(&mut owned, Group::new(Site::Memory(decider), SmallVec::from_slice(&[position]))),
                 },
             }
         }
         let redis = alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions));
         let redis = redis.map(|positions| Group::new(Site::Redis, positions));
-        let here = (!here.is_empty()).then(|| Group::new(Site::Gateway(Decider::ThisNode), here));
+        let here = (!here.is_empty()).then(|| Group::new(Site::Memory(Decider::Local), here));
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
-    /// The groups to try after `group`, which was not decided: see [`Stop::Elsewhere`].
+    /// The groups to try after `group`, which was not decided: see [`NotCharged::Elsewhere`].
     fn others(&mut self, group: &Group, outcome: Option<Outcome>) -> Vec<Group> {
         let tried = group.tried.saturating_add(1);
         let is_answered = matches!(outcome, None | Some(Outcome::NotOwner(_)));
@@ -172,35 +170,38 @@ impl<'a> ChargeTransaction<'a> {
             // the gateway that did not answer may still charge the old slot, which has ended
             charge.slot = owners.slot(limit, charge);
             let decider = match (outcome, &group.site) {
-                (Some(Outcome::NotOwner(owner)), Site::Gateway(Decider::Peer { peer: asked, .. })) => {
-                    owners.cluster.redirected(asked, owner, tried >= OFTEN)
+                (Some(Outcome::NotOwner(owner)), Site::Memory(Decider::Peer { peer: asked, .. })) => {
+                    owners.cluster.redirected(asked, owner, tried)
                 }
                 // a gateway that does not know the parameters does not know them the next time either
                 (Some(Outcome::UnknownParameters), _) => owners.cluster.decide_isolated(),
                 (Some(_), _) if unanswered >= MAX_UNANSWERED => owners.cluster.decide_isolated(),
                 _ => owners.decider(charge),
             };
-            let site = Site::Gateway(decider);
+            let site = Site::Memory(decider);
             join(&mut groups, Group { site, positions: SmallVec::from_slice(&[*position]), tried, unanswered });
         }
         groups
     }
 
     /// Has the charges of `group` decided, and notes the results.
-    async fn decide(&mut self, group: &Group) -> Result<(), Stop> {
+    async fn decide(&mut self, group: &Group) -> Result<(), NotCharged> {
         let charges = group.positions.iter().map(|position| self.batch[*position].clone());
         let mut charges: SmallVec<[Charge; 4]> = charges.collect();
         let (charged, source) = match &group.site {
-            Site::Gateway(Decider::ThisNode) => {
+            Site::Memory(Decider::Local) => {
                 (self.charge_local(&mut charges, group.tried).await?, DecisionSource::Local)
             }
-            Site::Gateway(Decider::Isolated) => {
+            Site::Memory(Decider::Isolated) => {
                 (self.charge_local(&mut charges, group.tried).await?, DecisionSource::Fallback)
             }
-            Site::Gateway(Decider::Peer { peer, stands_in }) => {
+            Site::Memory(Decider::Peer { peer, stands_in }) => {
                 (self.charge_owned(&mut charges, peer, *stands_in).await?, DecisionSource::Owner)
             }
-            Site::Redis => self.charge_shared(&mut charges).await?,
+            Site::Redis => {
+                let charged = self.charge_shared(&mut charges).await;
+                charged.map_err(|position| NotCharged::FailedClosed(group.positions[position]))?
+            }
         };
         self.source = self.source.max(source);
         for ((position, charge), charged) in group.positions.iter().zip(charges).zip(charged) {
@@ -220,7 +221,7 @@ impl<'a> ChargeTransaction<'a> {
 
     /// Charges limits in memory, after it has fetched the states that other gateways may have. If another limit denies the
     /// request, it charges only limits that count denied requests. `tried` is the number of failed attempts so far.
-    async fn charge_local(&self, charges: &mut [Charge], tried: usize) -> Result<AllCharged, Stop> {
+    async fn charge_local(&self, charges: &mut [Charge], tried: usize) -> Result<AllCharged, NotCharged> {
         let epoch = self.store.ownership_epoch(charges);
         let cluster = self.store.cluster().filter(|cluster| tried > 0 || cluster.is_migrating());
         let _fetches = match cluster {
@@ -229,8 +230,11 @@ impl<'a> ChargeTransaction<'a> {
         };
         let is_late = self.store.cluster().is_none_or(|cluster| cluster.is_late(self.now));
         let may_have_moved = |position| !is_late && self.store.may_have_moved(&epoch, position);
-        let charged = self.store.charge_here(self.binding, charges, self.is_denied(), may_have_moved, self.now);
-        let charged = charged.map_err(|StateElsewhere| Stop::Elsewhere(None))?;
+        let charged = match self.is_denied() {
+            true => self.store.local.charge_denied_unless(&self.binding.local, charges, may_have_moved, self.now),
+            false => self.store.charge_local(self.binding, charges, may_have_moved, self.now),
+        };
+        let charged = charged.map_err(|StateElsewhere| NotCharged::Elsewhere(None))?;
         if let Some(cluster) = cluster {
             cluster.note_charged(charges.iter().map(|charge| charge.key));
         }
@@ -243,11 +247,11 @@ impl<'a> ChargeTransaction<'a> {
         charges: &mut [Charge],
         peer: &Arc<Peer>,
         stands_in: bool,
-    ) -> Result<AllCharged, Stop> {
-        let Some(owners) = &self.store.owners else { return Err(Stop::Elsewhere(Some(Outcome::Unreachable))) };
+    ) -> Result<AllCharged, NotCharged> {
+        let Some(owners) = &self.store.owners else { return Err(NotCharged::Elsewhere(Some(Outcome::Unreachable))) };
         let limits = charges.iter().filter_map(|charge| match self.authority(charge) {
             Authority::Owned(_, limit) => Some(limit),
-            Authority::Here | Authority::Shared(..) => None,
+            Authority::Local | Authority::Shared(..) => None,
         });
         let limits: SmallVec<[&OwnedLimit; 4]> = limits.collect();
         let holding = charges.iter().filter(|charge| charge.slot.is_some()).cloned();
@@ -256,24 +260,25 @@ impl<'a> ChargeTransaction<'a> {
         if !matches!(charged, Err(Outcome::TimedOut | Outcome::Cut)) {
             unanswered.charges.clear();
         }
-        let charged = charged.map_err(|outcome| Stop::Elsewhere(Some(outcome)))?;
+        let charged = charged.map_err(|outcome| NotCharged::Elsewhere(Some(outcome)))?;
         self.store.record_slots(self.binding, charges, &charged, self.now);
         Ok(charged)
     }
 
-    /// Charges keys of one hash slot in Redis.
-    async fn charge_shared(&mut self, charges: &mut [Charge]) -> Result<(AllCharged, DecisionSource), Stop> {
-        let shared = self.store.shared.as_ref().ok_or(Stop::FailedClosed(0))?;
+    /// Charges keys of one hash slot in Redis. The error is the position of a charge whose limit denies everything while Redis
+    /// is unavailable.
+    async fn charge_shared(&mut self, charges: &mut [Charge]) -> Result<(AllCharged, DecisionSource), usize> {
+        let shared = self.store.shared.as_ref().ok_or(0_usize)?;
         let limits = charges.iter().filter_map(|charge| match self.authority(charge) {
             Authority::Shared(_, limit) => Some(limit),
-            Authority::Here | Authority::Owned(..) => None,
+            Authority::Local | Authority::Owned(..) => None,
         });
         let limits: SmallVec<[&SharedLimit; 4]> = limits.collect();
         let tables = self.store.tables_of(self.binding);
         match shared.charge(tables, &limits, charges, self.now, &mut self.waited).await {
             SharedOutcome::Charged(charged, source) => Ok((charged, source)),
             SharedOutcome::Degraded(charged) => Ok((charged, DecisionSource::Fallback)),
-            SharedOutcome::FailedClosed(position) => Err(Stop::FailedClosed(position)),
+            SharedOutcome::FailedClosed(position) => Err(position),
         }
     }
 
@@ -284,7 +289,7 @@ impl<'a> ChargeTransaction<'a> {
     }
 
     /// Refunds the charges so far. Those of limits that count denied requests stay, if the request is `denied`.
-    fn give_back(&mut self, denied: bool) {
+    fn refund_taken(&mut self, denied: bool) {
         self.taken.retain(|Refund { charge, .. }| !denied || !charge.enforcement.counts_denied);
         self.store.refund(self.binding, &self.taken, self.now);
     }
@@ -292,7 +297,7 @@ impl<'a> ChargeTransaction<'a> {
     /// The result for a limit that was not asked, because the request is refused without it.
     fn not_asked(&self, charge: &Charge, is_counted: bool) -> Charged {
         let authority = self.authority(charge);
-        let elsewhere = !matches!(authority, Authority::Here);
+        let elsewhere = !matches!(authority, Authority::Local);
         if elsewhere && is_counted && charge.enforcement.consumes && charge.enforcement.counts_denied {
             self.store.debit(self.binding, std::slice::from_ref(charge), self.now);
         }
@@ -314,16 +319,16 @@ impl<'a> ChargeTransaction<'a> {
 
 impl Drop for ChargeTransaction<'_> {
     fn drop(&mut self) {
-        self.give_back(true);
+        self.refund_taken(true);
     }
 }
 
 /// Adds `group` to the group that is decided at the same site, or as a new one.
 fn join(groups: &mut Vec<Group>, group: Group) {
     let alike = groups.iter_mut().find(|known| match (&known.site, &group.site) {
-        (Site::Gateway(known), Site::Gateway(decider)) => match (known, decider) {
+        (Site::Memory(known), Site::Memory(decider)) => match (known, decider) {
             (Decider::Peer { peer: known, .. }, Decider::Peer { peer, .. }) => known.number == peer.number,
-            (Decider::ThisNode, Decider::ThisNode) | (Decider::Isolated, Decider::Isolated) => true,
+            (Decider::Local, Decider::Local) | (Decider::Isolated, Decider::Isolated) => true,
             _ => false,
         },
         _ => false,
@@ -335,7 +340,7 @@ fn join(groups: &mut Vec<Group>, group: Group) {
 }
 
 /// Charges with slots that another gateway has not answered yet. If it does not answer, or the request goes away, their
-/// slots end.
+/// slots are released.
 struct Unanswered<'a> {
     store: &'a Store,
     binding: &'a Binding,
@@ -346,7 +351,7 @@ struct Unanswered<'a> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         for charge in &self.charges {
-            self.store.end_unanswered(self.binding, charge, self.peer);
+            self.store.release_unanswered_slot(self.binding, charge, self.peer);
         }
     }
 }

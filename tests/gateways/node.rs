@@ -125,7 +125,7 @@ impl Node {
             mode: Mode::Shared(*sharing),
             rules: std::slice::from_ref(rule),
             max_keys: 1000,
-            gives_back: true,
+            may_refund: true,
             ..LimitSpec::bare(name, rule.name(), 1)
         });
         let binding = store.bind(&limits.collect::<Vec<_>>());

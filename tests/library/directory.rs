@@ -155,11 +155,11 @@ impl Charger {
                 name: &limit.name,
                 algorithm: limit.algorithm,
                 mode: Mode::Sticky,
-                key: limit.key.kind(),
+                key_kind: limit.key.kind(),
                 is_reset: false,
                 rules: &limit.rules,
                 max_keys: limit.max_keys,
-                gives_back: false,
+                may_refund: false,
             })
             .collect();
         let binding = store.bind(&specs);

@@ -46,11 +46,11 @@ impl OneKey {
             name: "l",
             algorithm: rule.name(),
             mode: Mode::Sticky,
-            key: 0,
+            key_kind: 0,
             is_reset: false,
             rules: &rules,
             max_keys: 10,
-            gives_back: false,
+            may_refund: false,
         };
         let binding = store.bind(&[spec]);
         Self { store, binding }
@@ -131,11 +131,11 @@ fn all_limits_of_a_request_are_charged_or_none_with_a_floor_too() {
         name,
         algorithm: rules[0].name(),
         mode: Mode::Sticky,
-        key: 0,
+        key_kind: 0,
         is_reset: false,
         rules: &rules,
         max_keys: 10,
-        gives_back: false,
+        may_refund: false,
     };
     let binding = store.bind(&[spec("capacity"), spec("customer")]);
     let batch = |floor| {

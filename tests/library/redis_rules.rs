@@ -6,10 +6,10 @@
 
 mod compare;
 mod cost;
-mod hints;
 mod model;
 mod naturals;
 mod poison;
+mod repair_states;
 mod script;
 mod slots;
 mod step;

@@ -27,11 +27,11 @@ fn bind(store: &LocalStore, rules: &[Rule]) -> Binding {
         name: "l",
         algorithm,
         mode,
-        key: 0,
+        key_kind: 0,
         is_reset: false,
         rules,
         max_keys: KEYS,
-        gives_back: false,
+        may_refund: false,
     }])
 }
 

@@ -25,11 +25,11 @@ pub(crate) fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> Limit
         name,
         algorithm: AlgorithmName::Gcra,
         mode: Mode::Sticky,
-        key: 0,
+        key_kind: 0,
         is_reset: false,
         rules,
         max_keys,
-        gives_back: false,
+        may_refund: false,
     }
 }
 
@@ -236,7 +236,7 @@ fn a_limit_that_comes_back_finds_its_states_again() {
     (0..10).for_each(|_| assert!(one(&store, &first, 1, START)));
     drop(first);
     drop(store.bind(&[spec("other", &rules, 10)]));
-    assert!(!spent(&store.bind(&[LimitSpec { key: 1, ..spec("l", &rules, 10) }])), "other keys are other callers");
+    assert!(!spent(&store.bind(&[LimitSpec { key_kind: 1, ..spec("l", &rules, 10) }])), "other keys are other callers");
     store.sweep(0, 1, later);
     assert!(spent(&store.bind(&[spec("l", &rules, 10)])));
 }

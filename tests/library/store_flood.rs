@@ -32,11 +32,11 @@ fn store(algorithm: AlgorithmName, max_keys: u64) -> (LocalStore, Binding) {
         name: "flood",
         algorithm,
         mode: Mode::Sticky,
-        key: 0,
+        key_kind: 0,
         is_reset: false,
         rules: &rules,
         max_keys,
-        gives_back: false,
+        may_refund: false,
     };
     let store = LocalStore::new();
     let binding = store.bind(&[spec]);

@@ -111,7 +111,7 @@ fn headroom_tells_when_cycles_bring_more() {
 }
 
 #[test]
-fn a_refund_gives_back_what_no_cycle_has_forgiven() {
+fn a_refund_returns_what_no_cycle_has_forgiven() {
     let rule = rule(5, ms(500), Nanos::ZERO);
     let (_, state) = rule.decide(None, 4, ms(0));
     let back = rule.refund(state.unwrap(), 3, ms(500), ms(400));

@@ -154,7 +154,7 @@ fn extremes_work_or_are_refused() {
     let year = leaky(1.0, Nanos::from_secs(365 * 86_400));
     let state = after(&year, 1, ms(0));
     assert!(retry(year.decide(state, 1, ms(0)).0).abs_diff(31_536_000_000_000_000) < 1000);
-    let vast = leaky(LARGEST as f64, Nanos::new(1));
+    let vast = leaky(MAX_LIMIT as f64, Nanos::new(1));
     let (decision, state) = vast.decide(None, 1 << 52, Nanos::MAX);
     assert_eq!(decision, Decision::ADMIT);
     assert_eq!(vast.headroom(state.as_ref(), Nanos::MAX).remaining, Some(0));

@@ -73,7 +73,7 @@ fn a_refund_undoes_the_charge_as_long_as_nothing_came_of_it() {
 }
 
 #[test]
-fn what_was_used_stays_used_under_another_limit() {
+fn used_tokens_stay_used_under_another_limit() {
     let old = build(5, 100).unwrap();
     let carry = |limit, window, state: Option<Quota>, now| {
         let new = build(limit, window).unwrap();
@@ -91,7 +91,8 @@ fn what_was_used_stays_used_under_another_limit() {
     assert_eq!(carry(9, 100, spent, 50), (Some(4), at(50)));
     let short = build(9, 10).unwrap();
     assert!(
-        short.leaves_under(&old, &bursty.unwrap(), 1, at(50)) && !short.leaves_under(&old, &spent.unwrap(), 1, at(50))
+        short.keeps_old_parameters(&old, &bursty.unwrap(), 1, at(50))
+            && !short.keeps_old_parameters(&old, &spent.unwrap(), 1, at(50))
     );
     let carried = short.migrate_state(&old, spent.unwrap(), at(50));
     let back = Quota::Bursty { start: Packed::new(at(0)), left: Packed::new(0) };

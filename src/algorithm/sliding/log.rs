@@ -32,7 +32,7 @@ impl Log {
     /// The largest time that can be kept (the year 2262).
     pub const LAST: u64 = COST - 1;
     /// The largest cost that is kept; a larger one counts as this.
-    pub const MOST: u64 = 1 << 62;
+    pub const MAX_COST: u64 = 1 << 62;
 
     /// The sum of the costs.
     pub const fn total(&self) -> u64 {
@@ -119,12 +119,12 @@ impl Log {
         self.change(position, |before| before.saturating_sub(cost));
     }
 
-    /// Changes the cost of the charge whose time is at `position`, to at most [`Log::MOST`]; drops the charge at 0.
+    /// Changes the cost of the charge whose time is at `position`, to at most [`Log::MAX_COST`]; drops the charge at 0.
     fn change(&mut self, position: usize, new: impl Fn(u64) -> u64) {
         let behind = position.saturating_add(1);
         let cost_word = self.words.get(behind).copied().filter(|word| *word >= COST);
         let before = cost_word.map_or(1, |word| word & !COST);
-        let after = new(before).min(Self::MOST);
+        let after = new(before).min(Self::MAX_COST);
         self.total = self.total.saturating_sub(before).saturating_add(after);
         match (cost_word, after) {
             (Some(_), 2..) => self.words[behind] = COST | after,
@@ -144,7 +144,7 @@ impl Log {
         let ascending = times.is_sorted_by(|earlier, later| earlier < later);
         ascending
             && words == self.words.len()
-            && self.iter().all(|(at, cost)| at < COST && (1..=Self::MOST).contains(&cost))
+            && self.iter().all(|(at, cost)| at < COST && (1..=Self::MAX_COST).contains(&cost))
     }
 
     /// Whether there is no charge.
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_more_than_fills_the_limit_is_joined() {
+    fn charges_that_more_than_fill_the_limit_are_joined() {
         let mut log = log(&[(1, 1), (2, 2), (3, 1), (4, 1), (5, 1)]);
         log.fold(3);
         assert_eq!(charges(&log), [(3, 4), (4, 1), (5, 1)]);

@@ -26,7 +26,7 @@ impl Algorithm for SmoothBursty {
             rate,
             max_wait: micros(arguments.max_wait()),
             stable,
-            most: seconds * rate.per_second(),
+            max_stored: seconds * rate.per_second(),
             cool: stable,
             threshold: 0.0,
             slope: 0.0,

@@ -38,15 +38,15 @@ impl Algorithm for SmoothWarmingUp {
         let (stable, time) = (stable(rate), micros(warm_up) as f64);
         let cold = stable * cold_factor;
         let threshold = 0.5 * time / stable;
-        let most = threshold + 2.0 * time / (stable + cold);
+        let max_stored = threshold + 2.0 * time / (stable + cold);
         Ok(Smooth {
             rate,
             max_wait: micros(arguments.max_wait()),
             stable,
-            most,
-            cool: time / most,
+            max_stored,
+            cool: time / max_stored,
             threshold,
-            slope: (cold - stable) / (most - threshold),
+            slope: (cold - stable) / (max_stored - threshold),
             shape: Shape::WarmingUp { warm_up, cold_factor },
         })
     }

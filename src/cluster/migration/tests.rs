@@ -20,7 +20,7 @@ fn key(ring: &Ring, owner: u8, older: &Ring, before: u8) -> LimitKey {
 }
 
 /// Peer 2, which says that it has drained under `ring`, or not.
-fn peer(ring: RingHash, drained: bool) -> Peer {
+fn peer(ring: RingHash, drained: bool) -> PeerRecord {
     let mut members = Members::new(Member { address: at(1), weight: 1 }, Founding::default(), 1, NOW);
     members.set_listed(&[Member { address: at(1), weight: 1 }, Member { address: at(2), weight: 1 }], NOW);
     members.record_heartbeat(
@@ -68,7 +68,7 @@ fn nobody_is_asked_any_more_when_all_have_said_that_they_have_nothing() {
 }
 
 #[test]
-fn what_was_lent_is_remembered_until_the_other_side_has_told_of_it() {
+fn a_lent_state_is_remembered_until_the_other_side_has_told_of_it() {
     let now = ring(&[1, 2]);
     let migration = MigrationState::default();
     migration.lend(LimitKey(7), at(2), NOW);
@@ -122,7 +122,7 @@ async fn a_state_is_asked_for_by_one_at_a_time() {
 
 /// The new place of the state was asked too early.
 #[tokio::test]
-async fn who_waited_for_a_fetch_that_began_before_the_state_went_fetches_it_again() {
+async fn a_request_that_waited_for_a_fetch_from_before_the_state_went_fetches_it_again() {
     let stays = |_: &MigrationState| {};
     let goes = |migration: &MigrationState| migration.begin_push(LimitKey(1), NOW);
     let changes = |migration: &MigrationState| migration.ring_changed(&ring(&[1, 2]), NOW);
@@ -170,7 +170,7 @@ async fn a_state_that_is_on_its_way_is_waited_for() {
 }
 
 #[test]
-fn who_decides_on_a_state_sees_that_it_went_or_that_the_members_changed_meanwhile() {
+fn a_decision_sees_that_its_state_went_or_that_the_members_changed_meanwhile() {
     let migration = MigrationState::default();
     let keys = [LimitKey(1), LimitKey(2)];
     let look = || migration.ownership_epoch(keys.into_iter());

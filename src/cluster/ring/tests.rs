@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn who_stands_in_for_a_member_that_goes_is_the_next_in_order(members in members(), gone in any::<prop::sample::Index>()) {
+    fn the_next_member_in_order_stands_in_for_one_that_goes(members in members(), gone in any::<prop::sample::Index>()) {
         let gone = members[gone.index(members.len())].address;
         let before = Ring::new(members.clone());
         let after = Ring::new(members.into_iter().filter(|member| member.address != gone));

@@ -129,10 +129,8 @@ fn parameter(parameter: &Parameter) -> Value {
         algorithm::ParameterKind::Rate => number_with(&format!("/({NUMBER})?({TIME_UNITS})")),
         algorithm::ParameterKind::Duration => duration(),
         algorithm::ParameterKind::DurationOr(words) => json!({ "anyOf": [duration(), choice(words)] }),
-        algorithm::ParameterKind::Whole => whole(parameter.least, parameter.most.unwrap_or(u64::MAX)),
-        algorithm::ParameterKind::Decimal => {
-            or_quoted("number", &format!("^{NUMBER}$"), &[("minimum", parameter.least)])
-        }
+        algorithm::ParameterKind::Whole => whole(parameter.min, parameter.max.unwrap_or(u64::MAX)),
+        algorithm::ParameterKind::Decimal => or_quoted("number", &format!("^{NUMBER}$"), &[("minimum", parameter.min)]),
         algorithm::ParameterKind::Flag => flag(),
         algorithm::ParameterKind::Choice(words) => choice(words),
         algorithm::ParameterKind::TimeZone => json!({ "type": "string" }),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::shard::Locked;
-use super::table::{Cells, Full, NotCharged};
+use super::table::{CellRejection, Cells, Full};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY};
 use crate::algorithm::{Decision, Evictability, Rule, State};
 use crate::charge::{AllCharged, Charge, Charged};
@@ -21,7 +21,7 @@ const SEARCHED_KEYS: u64 = 1 << 16;
 pub struct StateElsewhere;
 
 /// The reason why a batch is not charged.
-enum Stop {
+enum BatchRejection {
     /// The charge at this position is of a new key for which there is no room.
     Full(usize),
     /// A state is elsewhere.
@@ -84,9 +84,9 @@ impl LocalStore {
         let mut charged = AllCharged::new();
         match (Charging { store: self, binding, may_have_moved, now }).all(batch, true, &mut charged) {
             Ok(()) => {}
-            Err(Stop::Elsewhere) => return Err(StateElsewhere),
+            Err(BatchRejection::Elsewhere) => return Err(StateElsewhere),
             // where there is no room for a new key, its usage is not recorded
-            Err(Stop::Full(_)) => {
+            Err(BatchRejection::Full(_)) => {
                 for charge in batch {
                     let bound = binding.find(charge);
                     let now = bound.own_time(now);
@@ -125,13 +125,13 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
     fn run(&self, batch: &mut [Charge], charged: &mut AllCharged) -> Result<(), StateElsewhere> {
         match self.attempt(batch, charged) {
             Ok(()) => Ok(()),
-            Err(Stop::Elsewhere) => Err(StateElsewhere),
-            Err(Stop::Full(position)) => self.with_overflow(batch, position, charged),
+            Err(BatchRejection::Elsewhere) => Err(StateElsewhere),
+            Err(BatchRejection::Full(position)) => self.with_overflow(batch, position, charged),
         }
     }
 
     /// Leaves `charged` unchanged if nothing is charged.
-    fn attempt(&self, batch: &[Charge], charged: &mut AllCharged) -> Result<(), Stop> {
+    fn attempt(&self, batch: &[Charge], charged: &mut AllCharged) -> Result<(), BatchRejection> {
         match batch {
             [only] if only.enforcement.consumes && !only.enforcement.counts_denied => self.one(only, charged),
             several => self.all(several, false, charged),
@@ -152,8 +152,8 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
             }
             match self.attempt(batch, charged) {
                 Ok(()) => return Ok(()),
-                Err(Stop::Full(next)) => position = next,
-                Err(Stop::Elsewhere) => {
+                Err(BatchRejection::Full(next)) => position = next,
+                Err(BatchRejection::Elsewhere) => {
                     batch.iter_mut().zip(keys).for_each(|(charge, key)| charge.key = key);
                     return Err(StateElsewhere);
                 }
@@ -161,7 +161,7 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
         }
     }
 
-    fn one(&self, charge: &Charge, charged: &mut AllCharged) -> Result<(), Stop> {
+    fn one(&self, charge: &Charge, charged: &mut AllCharged) -> Result<(), BatchRejection> {
         let now = self.now;
         let bound = self.binding.find(charge);
         let table = bound.table;
@@ -170,8 +170,8 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
         self.check_present(table, cells, charge, 0)?;
         match cells.charge(bound, charge, now, charged) {
             Ok(()) => {}
-            Err(NotCharged::Full) => return Err(Stop::Full(0)),
-            Err(NotCharged::Kept) => {
+            Err(CellRejection::Full) => return Err(BatchRejection::Full(0)),
+            Err(CellRejection::Kept) => {
                 drop(shard);
                 return self.all(slice::from_ref(charge), false, charged);
             }
@@ -188,7 +188,7 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
     /// - all of them, if the request is not `denied` and no enforcing limit denies;
     /// - otherwise those of limits that count denials, whose retry time covers what the denial took;
     /// - and the first state of a key that its own limit denies, if the algorithm has one then.
-    fn all(&self, batch: &[Charge], denied: bool, charged: &mut AllCharged) -> Result<(), Stop> {
+    fn all(&self, batch: &[Charge], denied: bool, charged: &mut AllCharged) -> Result<(), BatchRejection> {
         let now = self.now;
         let bound: BoundCharges<'_> = batch.iter().map(|charge| (charge, self.binding.find(charge))).collect();
         let mut locked = Locked::all(&self.store.shards, batch);
@@ -203,7 +203,7 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
             let starts = || !charge.enforcement.counts_denied && !cells.has_state(charge.key);
             let denial_kept = !decision.is_admitted() && (bound.rule.denials_count() || starts());
             if charge.enforcement.consumes && (passes || denial_kept) {
-                match cells.keeper(bound, charge.key, charge.cost, now) {
+                match cells.keeping_rule(bound, charge.key, charge.cost, now) {
                     Some(_) => debit(cells, bound, charge, now),
                     None => cells.put(bound, charge.key, after),
                 }
@@ -226,12 +226,17 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
 
     /// Decides each charge as if those before it were made, and writes nothing.
     #[inline]
-    fn decide(&self, all: &BoundCharges<'_>, locked: &mut Locked<'_>, decided: &mut Decided) -> Result<(), Stop> {
+    fn decide(
+        &self,
+        all: &BoundCharges<'_>,
+        locked: &mut Locked<'_>,
+        decided: &mut Decided,
+    ) -> Result<(), BatchRejection> {
         for (position, &(charge, bound)) in all.iter().enumerate() {
             let table = bound.table;
             let cells = locked.cells(charge.key, table.position);
             self.check_present(table, cells, charge, position)?;
-            cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
+            cells.has_room(table, charge.key).map_err(|Full| BatchRejection::Full(position))?;
             // earlier charges of the same key, which is the common bucket of several new keys where the table is full
             let same = all.iter().zip(&*decided).filter(|((other, of), (decision, _))| {
                 (other.key, of.table.position) == (charge.key, table.position) && other.enforcement.takes(*decision)
@@ -244,9 +249,15 @@ impl<M: Fn(usize) -> bool> Charging<'_, M> {
     }
 
     /// [`check_state_present`] for the charge at `position`.
-    fn check_present(&self, table: &LimitTable, cells: &Cells, charge: &Charge, position: usize) -> Result<(), Stop> {
+    fn check_present(
+        &self,
+        table: &LimitTable,
+        cells: &Cells,
+        charge: &Charge,
+        position: usize,
+    ) -> Result<(), BatchRejection> {
         check_state_present(table, cells, charge, || (self.may_have_moved)(position))
-            .map_err(|StateElsewhere| Stop::Elsewhere)
+            .map_err(|StateElsewhere| BatchRejection::Elsewhere)
     }
 }
 
@@ -259,7 +270,7 @@ fn outcome(cells: &Cells, bound: BoundRule<'_>, key: LimitKey, decision: Decisio
 
 /// The time until the state of `key` is fresh under the parameters that keep it, if others than those of `bound` do.
 fn until_kept_is_fresh(cells: &Cells, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Option<Nanos> {
-    let (number, rule) = cells.keeper(bound, key, 0, now)?;
+    let (number, rule) = cells.keeping_rule(bound, key, 0, now)?;
     let kept = BoundRule { number, rule: &rule, ..bound };
     match rule.evictability(&cells.state(kept, key, now)?) {
         Evictability::Fresh(from) | Evictability::Safe(from) => Some(from.saturating_sub(kept.own_time(now))),

@@ -2,7 +2,7 @@
 //! counts exactly the slots in this list.
 //!
 //! Slots are listed only where gateways divide keys: there a request may run through one gateway and be counted by another,
-//! and the key may move meanwhile. Processes report their slots; a slot that its process no longer reports is given back.
+//! and the key may move meanwhile. Processes report their slots; a slot that its process no longer reports is released.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,14 +19,14 @@ use crate::units::{Cost, LimitKey, Nanos};
 pub(super) struct HeldSlots(HashMap<(usize, u64), Holders>);
 
 /// The slots of one key.
-pub(super) type Holders = HashMap<Slot, Share>;
+pub(super) type Holders = HashMap<Slot, SlotRecord>;
 
 /// The tokens of one slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
+pub(super) struct SlotRecord {
     pub(super) cost: Cost,
     /// When the slot was last reported.
-    heard: Nanos,
+    reported_at: Nanos,
 }
 
 impl HeldSlots {
@@ -34,11 +34,11 @@ impl HeldSlots {
     pub(super) fn add(&mut self, table: usize, key: LimitKey, slot: Slot, cost: Cost, now: Nanos) -> bool {
         match self.0.entry((table, key.fingerprint())).or_default().entry(slot) {
             Entry::Occupied(mut known) => {
-                known.get_mut().heard = now;
+                known.get_mut().reported_at = now;
                 false
             }
             Entry::Vacant(vacant) => {
-                vacant.insert(Share { cost, heard: now });
+                vacant.insert(SlotRecord { cost, reported_at: now });
                 true
             }
         }
@@ -46,11 +46,11 @@ impl HeldSlots {
 
     fn remove(&mut self, table: usize, key: LimitKey, slot: Slot) -> Option<Cost> {
         let Entry::Occupied(mut holders) = self.0.entry((table, key.fingerprint())) else { return None };
-        let share = holders.get_mut().remove(&slot)?;
+        let record = holders.get_mut().remove(&slot)?;
         if holders.get().is_empty() {
             holders.remove();
         }
-        Some(share.cost)
+        Some(record.cost)
     }
 
     /// Removes and returns the slots of a key.
@@ -64,13 +64,13 @@ impl HeldSlots {
     }
 
     /// Removes and returns the slots for which `gone` returns true.
-    fn take_gone(&mut self, gone: impl Fn(&Slot, &Share) -> bool) -> Vec<(usize, LimitKey, Cost)> {
+    fn take_gone(&mut self, gone: impl Fn(&Slot, &SlotRecord) -> bool) -> Vec<(usize, LimitKey, Cost)> {
         let mut all = Vec::new();
         self.0.retain(|(table, key), holders| {
             all.extend(
                 holders
-                    .extract_if(|slot, share| gone(slot, share))
-                    .map(|(_, share)| (*table, LimitKey::of_fingerprint(*key), share.cost)),
+                    .extract_if(|slot, record| gone(slot, record))
+                    .map(|(_, record)| (*table, LimitKey::of_fingerprint(*key), record.cost)),
             );
             !holders.is_empty()
         });
@@ -91,8 +91,8 @@ impl Shard {
 }
 
 impl LocalStore {
-    /// Gives back `slot` of the key of `charge`. Returns whether it was held here.
-    pub fn end(&self, binding: &Binding, charge: &Charge, slot: Slot, end: Completion, now: Nanos) -> bool {
+    /// Releases `slot` of the key of `charge`. Returns whether it was held here.
+    pub fn release_slot(&self, binding: &Binding, charge: &Charge, slot: Slot, end: Completion, now: Nanos) -> bool {
         let Some(BoundLimit { table, .. }) = binding.limits.get(charge.limit) else { return false };
         let mut shard = self.shards.of(charge.key).lock();
         let Some(cost) = shard.held.remove(table.position, charge.key, slot) else { return false };
@@ -100,17 +100,17 @@ impl LocalStore {
         true
     }
 
-    /// Gives back all slots of `process`.
-    pub fn release(&self, process: u64, now: Nanos) {
-        self.give_back(|slot, _| slot.process == process, now);
+    /// Releases all slots of `process`.
+    pub fn release_process(&self, process: u64, now: Nanos) {
+        self.release_where(|slot, _| slot.process == process, now);
     }
 
-    /// Gives back the slots for which `gone` returns true; it gets each slot and the time of its last report.
+    /// Releases the slots for which `gone` returns true; it gets each slot and the time of its last report.
     pub fn release_stale_slots(&self, gone: impl Fn(Slot, Nanos) -> bool, now: Nanos) {
-        self.give_back(|slot, share| gone(*slot, share.heard), now);
+        self.release_where(|slot, record| gone(*slot, record.reported_at), now);
     }
 
-    fn give_back(&self, gone: impl Fn(&Slot, &Share) -> bool, now: Nanos) {
+    fn release_where(&self, gone: impl Fn(&Slot, &SlotRecord) -> bool, now: Nanos) {
         // the tables keep their positions while this vector holds them
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().cloned().collect();
         for shard in self.shards.iter() {

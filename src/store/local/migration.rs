@@ -27,9 +27,9 @@ const PART: usize = 64 << 10;
 /// The number of shards that are searched in one step.
 const SHARDS_AT_ONCE: usize = 16;
 /// The largest state that is sent, in bytes.
-const LONGEST: usize = 512 << 10;
+const MAX_STATE_BYTES: usize = 512 << 10;
 /// The most slots of a key that move with its state: some 400 KB. The gateways that hold the other slots report them.
-const MOST_HELD: usize = 10_000;
+const MAX_HELD: usize = 10_000;
 /// The approximate size of a slot in bytes.
 const HELD_BYTES: usize = 40;
 
@@ -228,14 +228,14 @@ impl<'s> StateBatchBuilder<'s> {
     fn add_moved(&mut self, cell: DetachedCell, holders: Holders) {
         let (key, rule) = (cell.key, self.rules.position(cell.rule));
         let before = (self.count, self.cells.len());
-        if self.add(cell).is_err() || self.cells.len().saturating_sub(before.1) > LONGEST {
+        if self.add(cell).is_err() || self.cells.len().saturating_sub(before.1) > MAX_STATE_BYTES {
             self.count = before.0;
             self.cells.truncate(before.1);
             self.store.too_large.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let held = holders.into_iter().map(|(slot, share)| HeldSlot { slot, key, cost: share.cost, rule });
-        self.held.extend(held.take(MOST_HELD));
+        let held = holders.into_iter().map(|(slot, record)| HeldSlot { slot, key, cost: record.cost, rule });
+        self.held.extend(held.take(MAX_HELD));
     }
 
     pub(super) fn finish(self) -> Option<StateBatch> {

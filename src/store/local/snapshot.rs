@@ -40,7 +40,7 @@ const VERSION: u8 = 3;
 /// The size in bytes at which a batch of states is written.
 const BATCH: usize = 1 << 20;
 /// The longest part: longer ones are neither written nor read.
-const LONGEST_PART: u64 = 1 << 30;
+const MAX_PART: u64 = 1 << 30;
 
 /// The data without which states are worthless.
 #[derive(Clone, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ impl<W: Write> Writer<W> {
     fn part(&mut self, part: &impl Serialize) -> io::Result<()> {
         let part = postcard::to_stdvec(part).map_err(io::Error::other)?;
         let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
-        if length > LONGEST_PART {
+        if length > MAX_PART {
             return Err(io::Error::other("the state of one key is larger than a snapshot can hold"));
         }
         self.write(&length.to_le_bytes())?;
@@ -263,7 +263,7 @@ impl<R: Read> Reader<R> {
         self.fill(&mut length)?;
         let length = match u64::from_le_bytes(length) {
             0 => return Ok(None),
-            length @ ..=LONGEST_PART => length,
+            length @ ..=MAX_PART => length,
             _ => return Err(SnapshotError::Damaged("a part of it is too long")),
         };
         self.part.clear();

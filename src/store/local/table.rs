@@ -17,10 +17,10 @@ pub(super) struct Full;
 
 /// The reason why [`Cells::charge`] does not charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotCharged {
+pub(super) enum CellRejection {
     /// The limit's table has no room for a new key.
     Full,
-    /// The state stays under other parameters: see [`Cells::keeper`].
+    /// The state stays under other parameters: see [`Cells::keeping_rule`].
     Kept,
 }
 
@@ -51,22 +51,22 @@ impl<C: Core> Table<C> {
         charge: &Charge,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), NotCharged> {
+    ) -> Result<(), CellRejection> {
         let BoundRule { table, number, .. } = bound;
         if table.is_full() {
-            self.has_room(table, charge.key).map_err(|Full| NotCharged::Full)?;
+            self.has_room(table, charge.key).map_err(|Full| CellRejection::Full)?;
         }
         let key = charge.key.fingerprint();
         let place = self.cells.find(key);
         if place.is_some_and(|place| self.cells.get(place).0 != number)
-            && self.keeper(bound, rule, charge.key, 0, now).is_some()
+            && self.keeping_rule(bound, rule, charge.key, 0, now).is_some()
         {
-            return Err(NotCharged::Kept);
+            return Err(CellRejection::Kept);
         }
         let now = own_time(table, rule, now);
         let before = place.and_then(|place| {
             let (written_under, state) = self.cells.take_state(place);
-            carried(bound, rule, written_under, state, now)
+            migrated_state(bound, rule, written_under, state, now)
         });
         let (decision, after) = rule.decide(before, charge.cost, now);
         let headroom = rule.headroom(after.as_ref(), now);
@@ -88,11 +88,11 @@ impl<C: Core> Table<C> {
 
     fn state(&self, bound: BoundRule<'_>, rule: &C, key: LimitKey, now: Nanos) -> Option<C::State> {
         let (written_under, state) = self.cells.get(self.cells.find(key.fingerprint())?);
-        carried(bound, rule, written_under, state.clone(), own_time(bound.table, rule, now))
+        migrated_state(bound, rule, written_under, state.clone(), own_time(bound.table, rule, now))
     }
 
-    /// See [`Cells::keeper`].
-    fn keeper(&self, bound: BoundRule<'_>, rule: &C, key: LimitKey, cost: Cost, now: Nanos) -> Option<u32> {
+    /// See [`Cells::keeping_rule`].
+    fn keeping_rule(&self, bound: BoundRule<'_>, rule: &C, key: LimitKey, cost: Cost, now: Nanos) -> Option<u32> {
         let BoundRule { table, number, .. } = bound;
         let (written_under, state) = self.cells.get(self.cells.find(key.fingerprint())?);
         if written_under == number {
@@ -101,7 +101,7 @@ impl<C: Core> Table<C> {
         let rules = table.rules.read();
         let old = rules.get(written_under).and_then(Rule::core::<C>)?;
         let state = in_time_of(table, rule, old, state.clone());
-        rule.leaves_under(old, &state, cost, own_time(table, rule, now)).then_some(written_under)
+        rule.keeps_old_parameters(old, &state, cost, own_time(table, rule, now)).then_some(written_under)
     }
 
     /// The headroom of a key.
@@ -110,7 +110,7 @@ impl<C: Core> Table<C> {
         match self.cells.find(key.fingerprint()).map(|place| self.cells.get(place)) {
             Some((written_under, state)) if written_under == bound.number => rule.headroom(Some(state), now),
             Some((written_under, state)) => {
-                let state = carried(bound, rule, written_under, state.clone(), now);
+                let state = migrated_state(bound, rule, written_under, state.clone(), now);
                 rule.headroom(state.as_ref(), now)
             }
             None => rule.headroom(None, now),
@@ -122,7 +122,7 @@ impl<C: Core> Table<C> {
         self.set(bound.table, key, self.cells.find(key), bound.number, state);
     }
 
-    /// Gives back the tokens that a request held, under the parameters that the cell was written with.
+    /// Releases the slot of a request, under the parameters that the cell was written with.
     fn complete(&mut self, table: &LimitTable, key: LimitKey, cost: Cost, end: Completion, now: Nanos) {
         let key = key.fingerprint();
         let Some(place) = self.cells.find(key) else { return };
@@ -201,7 +201,7 @@ fn own_time<C: Core>(table: &LimitTable, rule: &C, now: Nanos) -> Nanos {
 }
 
 /// A state in the form that `rule` needs; another rule may have written it.
-fn carried<C: Core>(
+fn migrated_state<C: Core>(
     BoundRule { table, number, .. }: BoundRule<'_>,
     rule: &C,
     written_under: u32,
@@ -259,7 +259,7 @@ impl Cells {
         charge: &Charge,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), NotCharged> {
+    ) -> Result<(), CellRejection> {
         match_algorithm!(self, |Cells(cells)| match bound.rule {
             ThisRule(rule) => cells.charge(bound, rule, charge, now, charged),
             _ => unreachable!("a limit's table is found by its algorithm"),
@@ -274,10 +274,16 @@ impl Cells {
     }
 
     /// The parameters with their number under which the state of `key` stays although those of `bound` take `cost`
-    /// of it: [`Rule::leaves_under`].
-    pub(super) fn keeper(&self, bound: BoundRule<'_>, key: LimitKey, cost: Cost, now: Nanos) -> Option<(u32, Rule)> {
+    /// of it: [`Rule::keeps_old_parameters`].
+    pub(super) fn keeping_rule(
+        &self,
+        bound: BoundRule<'_>,
+        key: LimitKey,
+        cost: Cost,
+        now: Nanos,
+    ) -> Option<(u32, Rule)> {
         let number = match_algorithm!(self, |Cells(cells)| match bound.rule {
-            ThisRule(rule) => cells.keeper(bound, rule, key, cost, now)?,
+            ThisRule(rule) => cells.keeping_rule(bound, rule, key, cost, now)?,
             _ => return None,
         });
         Some((number, bound.table.rules.read().get(number)?.clone()))

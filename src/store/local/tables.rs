@@ -9,7 +9,7 @@ use super::{EvictionCounts, LimitTable};
 use crate::store::LimitSpec;
 
 /// The most tables that are kept after their limits are gone, while they contain keys that are not as good as new.
-pub(super) const MOST_KEPT: usize = 64;
+pub(super) const MAX_KEPT: usize = 64;
 
 /// The tables of a store by position. The position of a dropped table is used again.
 #[derive(Debug, Default)]
@@ -34,7 +34,9 @@ impl Tables {
     /// The table with the states of a limit.
     pub(super) fn find(&self, spec: &LimitSpec<'_>) -> Option<Arc<LimitTable>> {
         let holds = |table: &&Arc<LimitTable>| {
-            table.algorithm == spec.algorithm && table.key == spec.key && !table.abandoned.load(Ordering::Relaxed)
+            table.algorithm == spec.algorithm
+                && table.key_kind == spec.key_kind
+                && !table.abandoned.load(Ordering::Relaxed)
         };
         self.named(spec.name).find(holds).cloned()
     }
@@ -69,7 +71,7 @@ impl Tables {
         let left = self.slots.iter().enumerate().filter(|(position, slot)| is_left(slot) && !known.contains(position));
         self.left.extend(left.map(|(position, _)| position));
         let slots = &mut self.slots;
-        let mut excess = self.left.len().saturating_sub(MOST_KEPT);
+        let mut excess = self.left.len().saturating_sub(MAX_KEPT);
         let mut gone = Vec::new();
         self.left.retain(|position| {
             let Some(slot) = slots.get_mut(*position) else { return false };

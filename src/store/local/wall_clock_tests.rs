@@ -72,7 +72,7 @@ fn hourly() -> Rule {
 }
 
 #[test]
-fn what_goes_by_the_time_that_has_passed_sees_no_step() {
+fn limits_that_go_by_the_time_that_has_passed_see_no_step() {
     for algorithm in AlgorithmName::ALL.iter().copied().filter(|name| *name != AlgorithmName::FixedWindow) {
         let rule = rule(algorithm);
         let [stepped, other] = [(); 2].map(|()| Place::new(&rule));
@@ -95,7 +95,7 @@ fn calendar_windows_follow_the_wall_clock_and_none_is_handed_out_twice() {
 }
 
 #[test]
-fn who_has_spent_a_day_far_ahead_waits_for_the_end_of_this_one() {
+fn a_key_that_has_spent_a_day_far_ahead_waits_for_the_end_of_this_one() {
     for touched in [true, false] {
         let place = Place::new(&daily());
         place.set(300 * DAY);

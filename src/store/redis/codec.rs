@@ -1,6 +1,6 @@
 //! The encoding of a call: from buckets to KEYS and ARGV.
 
-use crate::algorithm::LONGEST_DEBT;
+use crate::algorithm::MAX_DEBT;
 use crate::charge::Enforcement;
 use crate::store::redis::SharedRule;
 use crate::units::{Cost, LimitKey, Nanos};
@@ -30,13 +30,13 @@ pub enum CallArgument<'a> {
     /// Nothing.
     Nothing,
     /// For a charge or debit: the newest state that this gateway remembers of the bucket (see
-    /// [`Rule::hint`](crate::algorithm::Rule::hint)).
-    Hint(&'a str),
+    /// [`Rule::repair_state`](crate::algorithm::Rule::repair_state)).
+    RepairState(&'a str),
     /// For a debit of charges that were made since a time on Redis's clock (see
-    /// [`Rule::charged_since`](crate::algorithm::Rule::charged_since)), with a hint.
+    /// [`Rule::charged_since`](crate::algorithm::Rule::charged_since)), with a repair state.
     Since(Nanos, Option<&'a str>),
     /// For a refund: the time at which the key was going to be full again, seen right after the charge, on Redis's clock;
-    /// with a hint of before the refund.
+    /// with the repair state of before the refund.
     FullAt(Nanos, Option<&'a str>),
     /// For `concurrency`: the slot's name, unique among all requests of all gateways. A partial charge takes the slots
     /// `name/1`, `name/2` and so on.
@@ -44,9 +44,9 @@ pub enum CallArgument<'a> {
 }
 
 impl<'a> CallArgument<'a> {
-    /// A hint, if there is one.
-    pub fn hint(hint: Option<&'a str>) -> Self {
-        hint.map_or(Self::Nothing, Self::Hint)
+    /// A repair state, if there is one.
+    pub fn repair_state(repair: Option<&'a str>) -> Self {
+        repair.map_or(Self::Nothing, Self::RepairState)
     }
 }
 
@@ -110,15 +110,15 @@ pub enum Refused {
         limit: String,
     },
     /// Each request takes time of a server that does nothing else meanwhile.
-    #[error("{want} requests are more than can be charged together under limit `{limit}`; at most {MOST_AT_ONCE} are")]
+    #[error("{want} requests are more than can be charged together under limit `{limit}`; at most {MAX_AT_ONCE} are")]
     TooMany {
         /// The limit's name.
         limit: String,
         /// The number of requests in the call.
         want: u64,
     },
-    /// A slot without a name could not be given back.
-    #[error("a slot of limit `{limit}` needs a name of its own, of 1 to {LONGEST_SLOT} characters")]
+    /// A slot without a name could not be released.
+    #[error("a slot of limit `{limit}` needs a name of its own, of 1 to {MAX_SLOT_NAME} characters")]
     NoSlot {
         /// The limit's name.
         limit: String,
@@ -132,9 +132,9 @@ pub enum Refused {
 }
 
 /// The most charges in one partial call, for a rule that decides each of them by itself.
-pub const MOST_AT_ONCE: u64 = 1_000;
+pub const MAX_AT_ONCE: u64 = 1_000;
 /// The longest name of a slot in bytes.
-pub const LONGEST_SLOT: usize = 64;
+pub const MAX_SLOT_NAME: usize = 64;
 
 /// The name of a bucket's key: `prefix:{tag}:limit:algorithm:key`. Buckets of one `tag` are in one slot of a cluster.
 /// The name does not contain the parameters, so a changed limit finds its keys again.
@@ -188,12 +188,12 @@ fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
         if rule.denials_count() {
             return Err(Refused::CountsDenied { limit: limit() });
         }
-        if want > MOST_AT_ONCE && bucket.rule.is_charged_one_by_one() {
+        if want > MAX_AT_ONCE && bucket.rule.is_charged_one_by_one() {
             return Err(Refused::TooMany { limit: limit(), want });
         }
     }
     let slot_is_needed = rule.holds_slots() && call != Call::Debit && bucket.enforcement.consumes;
-    let named = |name: &str| (1..=LONGEST_SLOT).contains(&name.len());
+    let named = |name: &str| (1..=MAX_SLOT_NAME).contains(&name.len());
     if slot_is_needed && !matches!(bucket.call_argument, CallArgument::Slot(name) if named(name)) {
         return Err(Refused::NoSlot { limit: limit() });
     }
@@ -217,19 +217,21 @@ const fn enforcement(enforcement: Enforcement) -> &'static str {
 fn call_argument(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
     match bucket.call_argument {
         CallArgument::Slot(name) => name.to_owned(),
-        CallArgument::Hint(hint) if call != Call::Refund => format!("{};{hint}", ends_around(near, bucket.rule)),
-        CallArgument::Since(time, Some(hint)) | CallArgument::FullAt(time, Some(hint)) => {
-            format!("{};{hint}", padded(time))
+        CallArgument::RepairState(repair) if call != Call::Refund => {
+            format!("{};{repair}", ends_around(near, bucket.rule))
+        }
+        CallArgument::Since(time, Some(repair)) | CallArgument::FullAt(time, Some(repair)) => {
+            format!("{};{repair}", padded(time))
         }
         CallArgument::Since(time, None) | CallArgument::FullAt(time, None) => padded(time),
-        CallArgument::Hint(_) | CallArgument::Nothing => ends_around(near, bucket.rule),
+        CallArgument::RepairState(_) | CallArgument::Nothing => ends_around(near, bucket.rule),
     }
 }
 
 /// The ends of the calendar units around `near`, for a server whose time may be a day off, or a unit ahead.
 fn ends_around(near: Nanos, rule: &SharedRule) -> String {
     let Some(calendar) = rule.rule().calendar() else { return String::new() };
-    let mut ends = calendar.end(near.saturating_sub(LONGEST_DEBT));
+    let mut ends = calendar.end(near.saturating_sub(MAX_DEBT));
     let mut text = ends.get().to_string();
     for _ in 0..3 {
         ends = calendar.end(ends);

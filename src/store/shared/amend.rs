@@ -7,14 +7,14 @@ use crate::charge::{AllCharged, Charge};
 use crate::store::amend::{AmendError, Amendment};
 use crate::store::redis::codec::key_name;
 use crate::store::redis::{CallArgument, Encoded};
-use crate::store::shared::calls::{CallFailure, CallResult, Operation};
+use crate::store::shared::calls::{CallFailure, CallResult, Change, Operation};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::link::Script;
 use crate::store::shared::{SharedLimit, SharedStore};
 use crate::units::Cost;
 
-/// The most charges that one grant takes back: each takes a call.
-const MOST_CHARGES: usize = 100;
+/// The most charges that one grant refunds: each takes a call.
+const MAX_CHARGES: usize = 100;
 
 /// KEYS: the key to reset. It stays in Redis, empty, until its old expiry time, so that no gateway takes it for lost
 /// and restores what the gateway remembers (`lua/driver.lua`, `lua/sliding.lua`).
@@ -81,7 +81,7 @@ impl SharedStore {
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
         let replied = self.link.call(&Script::new(AFRESH), &encoded).await;
         replied.map(drop).map_err(|error| {
-            self.complain(self.server(part), CallResult::of(&error), &error);
+            self.log_failure(self.server(part), CallResult::of(&error), &error);
             CallFailure::from(&error)
         })
     }
@@ -90,14 +90,14 @@ impl SharedStore {
     /// a debit of nothing, reads the state.
     async fn grant(self: &Arc<Self>, part: &ChargePart, tokens: Cost) -> Result<(), CallFailure> {
         let (rule, nothing) = (part.rule(), ChargePart { cost: 0, ..part.clone() });
-        let (mut seen, mut at) = self.call_change(Operation::Debit, &[(&nothing, CallArgument::Nothing)]).await?;
+        let (mut seen, mut at) = self.call_change(Change::Debit, &[(&nothing, CallArgument::Nothing)]).await?;
         let mut left = Some(tokens);
-        for _ in 0..MOST_CHARGES {
+        for _ in 0..MAX_CHARGES {
             let (Some(stands), Some(tokens)) = (seen.first(), left) else { break };
             let (headroom, before) = (stands.headroom(rule, at), stands.counted(rule, at));
-            let back = ChargePart { cost: rule.grantable(tokens, &headroom), ..part.clone() };
+            let refund = ChargePart { cost: rule.grantable(tokens, &headroom), ..part.clone() };
             let full_at = CallArgument::FullAt(at.saturating_add(headroom.until_full), None);
-            (seen, at) = self.call_change(Operation::Refund, &[(&back, full_at)]).await?;
+            (seen, at) = self.call_change(Change::Refund, &[(&refund, full_at)]).await?;
             left = grant::still_left(tokens, before, seen.first().and_then(|stands| stands.counted(rule, at)));
         }
         Ok(())

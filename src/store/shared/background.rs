@@ -8,14 +8,14 @@ use tokio::task::JoinSet;
 
 use crate::store::shared::SharedStore;
 
-/// Runs `work`, at most `most` tasks at a time. Returns the results in the order in which the tasks end.
+/// Runs `work`, at most `max_tasks` tasks at a time. Returns the results in the order in which the tasks end.
 pub(super) async fn run_bounded<T: Send + 'static>(
-    most: usize,
+    max_tasks: usize,
     work: Vec<impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {
     let (mut running, mut ended) = (JoinSet::new(), Vec::new());
     for one in work {
-        if running.len() >= most {
+        if running.len() >= max_tasks {
             ended.extend(running.join_next().await.and_then(Result::ok));
         }
         running.spawn(one);

@@ -66,12 +66,12 @@ const IN_A_ROW: u32 = 5;
 const ENOUGH: u32 = 20;
 /// The number of good probes that closes the breaker: the default, and the maximum after repeated opening.
 const PROBES: u32 = 3;
-const MOST_PROBES: u32 = 24;
+const MAX_PROBES: u32 = 24;
 /// A breaker that opens this soon after it closed was closed too early.
 const CALM: Nanos = Nanos::from_secs(10);
 /// The first and the longest pause before a probe, and the pause after a good probe.
 const FIRST_PAUSE: Nanos = Nanos::new(250_000_000);
-const LONGEST_PAUSE: Nanos = Nanos::SECOND;
+const MAX_PAUSE: Nanos = Nanos::SECOND;
 const PROBE_PAUSE: Nanos = Nanos::new(100_000_000);
 
 impl Breaker {
@@ -109,7 +109,7 @@ impl Breaker {
         let opens = self.state == State::Closed && (self.in_a_row >= IN_A_ROW || half_failed);
         if opens {
             let too_early = self.closed_at.is_some_and(|at| now.saturating_sub(at) < CALM);
-            self.probes = if too_early { self.probes.saturating_mul(2).min(MOST_PROBES) } else { PROBES };
+            self.probes = if too_early { self.probes.saturating_mul(2).min(MAX_PROBES) } else { PROBES };
             self.state = State::Open { pause: FIRST_PAUSE };
         }
         opens
@@ -129,7 +129,7 @@ impl Breaker {
             }
             (_, Health::InTime) => State::HalfOpen { good },
             (State::Open { pause }, Health::Failed) => {
-                State::Open { pause: pause.saturating_add(pause).min(LONGEST_PAUSE) }
+                State::Open { pause: pause.saturating_add(pause).min(MAX_PAUSE) }
             }
             (_, Health::Late | Health::Failed) => State::Open { pause: FIRST_PAUSE },
         };

@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use crate::charge::AllCharged;
 use crate::store::redis::codec::hash_tag;
-use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Clock, Encoded, encode};
+use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, Clock, Encoded, ScriptReply, encode};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
 use crate::store::shared::link::{CallError, Reply};
@@ -69,6 +68,29 @@ impl Operation {
     }
 }
 
+/// A change of states that the script makes whatever the limits say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Debit,
+    /// Debits what this gateway has counted.
+    Sync,
+    Refund,
+    Complete,
+    Renew,
+}
+
+impl Change {
+    const fn operation_and_call(self) -> (Operation, Call) {
+        match self {
+            Self::Debit => (Operation::Debit, Call::Debit),
+            Self::Sync => (Operation::Sync, Call::Debit),
+            Self::Refund => (Operation::Refund, Call::Refund),
+            Self::Complete => (Operation::Complete, Call::Complete),
+            Self::Renew => (Operation::Renew, Call::Renew),
+        }
+    }
+}
+
 /// The result of a call, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallResult {
@@ -94,6 +116,7 @@ impl CallResult {
             CallError::Unreachable(_) | CallError::Broken(_) => Self::Failed,
             CallError::Refused(_) | CallError::Moving(_) => Self::Refused,
             CallError::InvalidReply(_) => Self::Invalid,
+            CallError::TimedOut => Self::TimedOut,
         }
     }
 
@@ -122,7 +145,7 @@ impl From<&CallError> for CallFailure {
     fn from(error: &CallError) -> Self {
         match error {
             CallError::Unreachable(_) | CallError::Refused(_) | CallError::Moving(_) => Self::NotRun,
-            CallError::Broken(_) | CallError::InvalidReply(_) => Self::MayHaveRun,
+            CallError::Broken(_) | CallError::InvalidReply(_) | CallError::TimedOut => Self::MayHaveRun,
         }
     }
 }
@@ -139,8 +162,6 @@ pub(super) struct ChargeOutcome {
 
 /// The time after which a reply is of no use: the connection is then closed.
 const CALL_TIME: Nanos = Nanos::SECOND;
-/// The log text for a call without a reply in time.
-pub(super) const NO_ANSWER: &str = "no answer in time";
 /// The interval in which at most one failed call of a kind is logged for each server.
 const QUIET: Nanos = Nanos::from_secs(10);
 
@@ -154,66 +175,60 @@ impl SharedStore {
     ) -> Result<ChargeOutcome, CallFailure> {
         let slot = slot_name(self.id, slot);
         let known = self.known(parts);
-        let hints = hints(&known);
-        let buckets = buckets(parts, &slot, &hints);
-        let answer = self.call(operation, Call::Charge, &buckets).await?;
-        let (charged, seen) = answer.charged(&buckets);
-        self.learn(parts, seen, answer.now);
-        self.read_repair(parts, &known, &answer);
-        Ok(ChargeOutcome { each: vec![charged], granted: answer.granted, at: answer.now })
+        let repairs = repair_states(&known);
+        let buckets = buckets(parts, &slot, &repairs);
+        let reply = self.call(operation, Call::Charge, &buckets).await?;
+        let (charged, seen) = reply.charged(&buckets);
+        self.learn(parts, seen, reply.now);
+        self.read_repair(parts, &known, &reply);
+        Ok(ChargeOutcome { each: vec![charged], granted: reply.granted, at: reply.now })
     }
 
-    /// Charges `parts` for up to `want` identical requests; returns the results of the first `answers`.
+    /// Charges `parts` for up to `want` identical requests; returns the results of the first `results`.
     pub(super) async fn call_partial(
         self: &Arc<Self>,
         parts: &[ChargePart],
         want: u64,
-        answers: usize,
+        results: usize,
     ) -> Result<ChargeOutcome, CallFailure> {
         let known = self.known(parts);
-        let hints = hints(&known);
-        let buckets = buckets(parts, "", &hints);
-        let answer = self.call(Operation::Charge, Call::Partial(want), &buckets).await?;
-        let mut all = answer.each(&buckets);
-        let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
-        self.learn(parts, all.into_seen(), answer.now);
-        self.read_repair(parts, &known, &answer);
-        Ok(ChargeOutcome { each, granted: answer.granted, at: answer.now })
+        let repairs = repair_states(&known);
+        let buckets = buckets(parts, "", &repairs);
+        let reply = self.call(Operation::Charge, Call::Partial(want), &buckets).await?;
+        let mut all = reply.each(&buckets);
+        let each: Vec<AllCharged> = all.by_ref().take(results).collect();
+        self.learn(parts, all.into_seen(), reply.now);
+        self.read_repair(parts, &known, &reply);
+        Ok(ChargeOutcome { each, granted: reply.granted, at: reply.now })
     }
 
     /// Changes the states of `parts`, each with its additional argument.
     pub(super) async fn call_change(
         self: &Arc<Self>,
-        operation: Operation,
+        change: Change,
         parts: &[(&ChargePart, CallArgument<'_>)],
     ) -> Result<(AllSeen, Nanos), CallFailure> {
-        let call = match operation {
-            Operation::Refund => Call::Refund,
-            Operation::Complete => Call::Complete,
-            Operation::Renew => Call::Renew,
-            // a sync debits what this gateway has counted
-            _ => Call::Debit,
-        };
+        let (operation, call) = change.operation_and_call();
         let changed = || parts.iter().map(|(part, _)| *part);
         let known = (call == Call::Debit).then(|| self.known(changed()));
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, call_argument)| part.bucket(*call_argument)).collect();
-        let answer = self.call(operation, call, &buckets).await?;
-        let all = answer.seen();
-        for ((part, seen), was_fresh) in changed().zip(&all).zip(answer.was_fresh()) {
+        let reply = self.call(operation, call, &buckets).await?;
+        let all = reply.seen();
+        for ((part, seen), was_fresh) in changed().zip(&all).zip(reply.was_fresh()) {
             // a refund does not restore a key that Redis has lost: the next charge does
-            let is_lost = call == Call::Refund && was_fresh && self.memory.used(part, answer.now) > 0;
+            let is_lost = call == Call::Refund && was_fresh && self.memory.used(part, reply.now) > 0;
             if !is_lost {
-                self.memory.remember(part, seen.clone(), answer.now);
+                self.memory.remember(part, seen.clone(), reply.now);
             }
         }
         if let Some(known) = known {
-            self.read_repair(changed(), &known, &answer);
+            self.read_repair(changed(), &known, &reply);
         }
-        Ok((all, answer.now))
+        Ok((all, reply.now))
     }
 
     /// Calls Redis, and notes how long that took and what Redis's clock says.
-    async fn call(&self, operation: Operation, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, CallFailure> {
+    async fn call(&self, operation: Operation, call: Call, buckets: &[Bucket<'_>]) -> Result<ScriptReply, CallFailure> {
         let sent = self.clock.now();
         // all buckets of one call are in one slot
         let slot = buckets.first().map_or(0, |bucket| self.link.slot(bucket.tag));
@@ -221,40 +236,36 @@ impl SharedStore {
         let server = self.link.server(slot);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| {
-            self.complain(server, CallResult::Refused, &refused);
+            self.log_failure(server, CallResult::Refused, &refused);
             CallFailure::NotRun
         })?;
         let replied = self.reply(operation, &encoded, server, buckets).await;
         let received = self.clock.now();
         let took = received.saturating_sub(sent);
-        let (result, answer) = match replied {
-            Ok(Ok(reply)) => match ChargeReply::parse(&reply.fields(), buckets) {
-                Ok(answer) => (CallResult::Ok, Ok(answer)),
+        let (result, reply) = match replied {
+            Ok(reply) => match ScriptReply::parse(&reply.fields(), buckets) {
+                Ok(reply) => (CallResult::Ok, Ok(reply)),
                 Err(bad) => {
-                    self.complain(server, CallResult::Invalid, &bad);
+                    self.log_failure(server, CallResult::Invalid, &bad);
                     (CallResult::Invalid, Err(CallFailure::MayHaveRun))
                 }
             },
-            Ok(Err(error)) => {
-                self.complain(server, CallResult::of(&error), &error);
-                (CallResult::of(&error), Err(CallFailure::from(&error)))
-            }
-            Err(_) => {
-                if took >= CALL_TIME {
+            Err(error) => {
+                if error == CallError::TimedOut && took >= CALL_TIME {
                     self.link.close(server);
                 }
-                self.complain(server, CallResult::TimedOut, &NO_ANSWER);
-                (CallResult::TimedOut, Err(CallFailure::MayHaveRun))
+                self.log_failure(server, CallResult::of(&error), &error);
+                (CallResult::of(&error), Err(CallFailure::from(&error)))
             }
         };
         (self.observer)(CallEvent { operation, result, took, charges: call.charges() });
-        let answer = answer?;
-        self.redis_clocks.learn(slot, (sent, received), answer.now);
-        self.took(took);
-        if answer.healed > 0 {
-            self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let reply = reply?;
+        self.redis_clocks.learn(slot, (sent, received), reply.now);
+        self.record_call_time(took);
+        if reply.healed > 0 {
+            self.counts.healed.fetch_add(u64::try_from(reply.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     /// The reply of `server` to a call, which is waited for even where it is late: Redis may have changed the buckets.
@@ -265,10 +276,11 @@ impl SharedStore {
         encoded: &Encoded,
         server: usize,
         buckets: &[Bucket<'_>],
-    ) -> Result<Result<Reply, CallError>, Elapsed> {
+    ) -> Result<Reply, CallError> {
         let tag = || buckets.first().map(|bucket| hash_tag(bucket.tag)).unwrap_or_default();
         let record = |health, failure| self.record_call(server, tag, (health, failure));
-        let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, encoded)));
+        let call = timeout(CALL_TIME.to_duration(), self.link.call(&self.script, encoded));
+        let mut replied = pin!(async { call.await.unwrap_or(Err(CallError::TimedOut)) });
         match timeout(self.settings.timeout.to_duration(), &mut replied).await {
             Ok(replied) => {
                 record(health(&replied), failure(&replied));
@@ -282,17 +294,17 @@ impl SharedStore {
                 }
                 replied
             }
-            Err(late) => {
+            Err(_) => {
                 record(Health::Late, None);
                 let changes = buckets.iter().any(|bucket| bucket.enforcement.consumes);
                 // a question can be asked again
-                if operation == Operation::Reconcile && !changes { Err(late) } else { replied.await }
+                if operation == Operation::Reconcile && !changes { Err(CallError::TimedOut) } else { replied.await }
             }
         }
     }
 
     /// Adds the duration of a call to the running mean.
-    fn took(&self, time: Nanos) {
+    fn record_call_time(&self, time: Nanos) {
         let mean = self.call_time.load(Ordering::Relaxed);
         let next = mean.saturating_sub(mean / 8).saturating_add(time.get() / 8);
         self.call_time.store(next, Ordering::Relaxed);
@@ -308,18 +320,18 @@ impl SharedStore {
         self: &Arc<Self>,
         parts: impl IntoIterator<Item = &'p ChargePart>,
         known: &[Option<CachedState>],
-        answer: &ChargeReply,
+        reply: &ScriptReply,
     ) {
-        for ((part, known), was_fresh) in parts.into_iter().zip(known).zip(answer.was_fresh()) {
+        for ((part, known), was_fresh) in parts.into_iter().zip(known).zip(reply.was_fresh()) {
             if !was_fresh || !part.enforcement.consumes || part.rule().holds_slots() {
                 continue;
             }
-            let forgotten = known.as_ref().map_or(0, |known| known.used(part, answer.now));
+            let forgotten = known.as_ref().map_or(0, |known| known.used(part, reply.now));
             if forgotten > 0 {
                 let (gateway, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
                 self.spawn_background(async move {
                     // a failed repair loses nothing more: Redis had already lost these tokens
-                    drop(gateway.call_change(Operation::Debit, &[(&forgotten, CallArgument::Nothing)]).await);
+                    drop(gateway.call_change(Change::Debit, &[(&forgotten, CallArgument::Nothing)]).await);
                 });
             }
         }
@@ -334,7 +346,7 @@ impl SharedStore {
     }
 
     /// Logs the failure of a call to `server`, unless one of the same kind was logged a moment ago.
-    pub(super) fn complain(&self, server: usize, result: CallResult, error: &dyn std::fmt::Display) {
+    pub(super) fn log_failure(&self, server: usize, result: CallResult, error: &dyn std::fmt::Display) {
         let now = self.clock.now();
         let is_news = {
             let mut quiet_until = self.counts.quiet_until.lock();
@@ -353,21 +365,17 @@ impl SharedStore {
 }
 
 /// The health that a reply shows.
-const fn health(replied: &Result<Result<Reply, CallError>, Elapsed>) -> Health {
+const fn health(replied: &Result<Reply, CallError>) -> Health {
     match replied {
         // a cluster that moves keys is healthy
-        Ok(Ok(_) | Err(CallError::Moving(_))) => Health::InTime,
-        _ => Health::Failed,
+        Ok(_) | Err(CallError::Moving(_)) => Health::InTime,
+        Err(_) => Health::Failed,
     }
 }
 
-/// Why a call got no valid reply, if it did not.
-fn failure(replied: &Result<Result<Reply, CallError>, Elapsed>) -> Option<String> {
-    match replied {
-        Ok(Ok(_)) => None,
-        Ok(Err(error)) => Some(error.to_string()),
-        Err(_) => Some(NO_ANSWER.to_owned()),
-    }
+/// Why a call got no reply, if it did not.
+fn failure(replied: &Result<Reply, CallError>) -> Option<String> {
+    replied.as_ref().err().map(CallError::to_string)
 }
 
 /// The counters that calls share.
@@ -382,16 +390,16 @@ pub(super) struct Counts {
 }
 
 /// The states of `known`, for calls that restore what Redis has lost.
-pub(super) fn hints(known: &[Option<CachedState>]) -> SmallVec<[Option<String>; 2]> {
-    known.iter().map(|known| known.as_ref()?.hint()).collect()
+pub(super) fn repair_states(known: &[Option<CachedState>]) -> SmallVec<[Option<String>; 2]> {
+    known.iter().map(|known| known.as_ref()?.repair_state()).collect()
 }
 
-fn buckets<'a>(parts: &'a [ChargePart], slot: &'a str, hints: &'a [Option<String>]) -> SmallVec<[Bucket<'a>; 2]> {
-    let all = parts.iter().zip(hints);
-    all.map(|(part, hint)| {
+fn buckets<'a>(parts: &'a [ChargePart], slot: &'a str, repairs: &'a [Option<String>]) -> SmallVec<[Bucket<'a>; 2]> {
+    let all = parts.iter().zip(repairs);
+    all.map(|(part, repair)| {
         part.bucket(match part.rule().holds_slots() {
             true => CallArgument::Slot(slot),
-            false => CallArgument::hint(hint.as_deref()),
+            false => CallArgument::repair_state(repair.as_deref()),
         })
     })
     .collect()

@@ -38,7 +38,7 @@ impl RequestCoalescer {
 }
 
 /// The longest queue: Redis does not decide about requests beyond it.
-const LONGEST: usize = 1_000;
+const MAX_QUEUE: usize = 1_000;
 
 impl SharedStore {
     /// Asks Redis to charge `parts` for one request, in one call with identical requests.
@@ -47,7 +47,7 @@ impl SharedStore {
         let coalesce_key: CoalesceKey = parts.iter().map(coalesce_key).collect();
         let mut queues = self.coalescer.0.lock();
         match queues.get_mut(&coalesce_key) {
-            Some(line) if line.len() < LONGEST => line.push(sender),
+            Some(line) if line.len() < MAX_QUEUE => line.push(sender),
             // the queue is full: the sender is dropped, and the receiver sees that
             Some(_) => {}
             None => {
@@ -76,15 +76,13 @@ impl SharedStore {
                 }),
                 false => Err(CallFailure::NotRun),
             };
-            let heard = outcome.map(|outcome| ChargeReceipt {
-                gateway,
-                parts: parts.into(),
-                slot,
-                charged: outcome.each.into_iter().next().unwrap_or_default(),
-                redis_time: outcome.at,
-                is_refundable: outcome.granted > 0,
+            let receipt = outcome.and_then(|outcome| {
+                // the reply to a charge has one result
+                let charged = outcome.each.into_iter().next().ok_or(CallFailure::MayHaveRun)?;
+                let (redis_time, is_refundable) = (outcome.at, outcome.granted > 0);
+                Ok(ChargeReceipt { gateway, parts: parts.into(), slot, charged, redis_time, is_refundable })
             });
-            drop(sender.send(heard));
+            drop(sender.send(receipt));
         });
         receiver
     }

@@ -5,26 +5,26 @@ use std::sync::Arc;
 
 use crate::charge::{Charge, ChargeSource, Refund};
 use crate::store::redis::CallArgument;
-use crate::store::shared::calls::{CallFailure, Operation};
+use crate::store::shared::calls::{CallFailure, Change};
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{SharedLimit, SharedStore, Tables};
+use crate::store::shared::{LocalTables, SharedLimit, SharedStore};
 use crate::units::Nanos;
 
 impl SharedStore {
     /// Refunds a charge.
     pub(in crate::store) fn refund(
         self: &Arc<Self>,
-        tables: Tables<'_>,
+        tables: LocalTables<'_>,
         limit: &SharedLimit,
         Refund { charge, full_at }: &Refund,
     ) {
         let Some(part) = limit.part(charge) else { return };
         let now = self.clock.now();
         let redis_time = self.redis_time(&part, now);
-        let full_there = full_at.shifted(charge.ahead);
+        let full_there = full_at.shifted(charge.clock_offset);
         match charge.taken_from {
-            ChargeSource::Slot(slot) => self.release(slot),
-            ChargeSource::Lease { expires_at } if self.leases.give_back(&part, expires_at, now) => {}
+            ChargeSource::Slot(slot) => self.release_slot(slot),
+            ChargeSource::Lease { expires_at } if self.leases.refund(&part, expires_at, now) => {}
             ChargeSource::Counted { sync } if self.counters.refund(&part, sync, full_there, redis_time) => {}
             ChargeSource::Fallback { key, cost_multiplier, refill_times: refill_times @ [alone, _] } => {
                 let cost = charge.cost.saturating_mul(cost_multiplier);
@@ -41,7 +41,7 @@ impl SharedStore {
     }
 
     /// Debits a charge, whatever the limit says.
-    pub(in crate::store) fn debit(self: &Arc<Self>, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge) {
+    pub(in crate::store) fn debit(self: &Arc<Self>, tables: LocalTables<'_>, limit: &SharedLimit, charge: &Charge) {
         let Some(part) = limit.part(charge) else { return };
         let now = self.clock.now();
         let redis_time = self.redis_time(&part, now);
@@ -67,45 +67,45 @@ impl SharedStore {
         }
         let gateway = Arc::clone(self);
         self.spawn_background(async move {
-            let hint = gateway.memory.hint(&part);
-            let debit = [(&part, CallArgument::hint(hint.as_deref()))];
+            let repair = gateway.memory.repair_state(&part);
+            let debit = [(&part, CallArgument::repair_state(repair.as_deref()))];
             // a debit that Redis may have run is not sent again: if Redis has not, the limit loses the tokens
-            if let Err(CallFailure::NotRun) = gateway.call_change(Operation::Debit, &debit).await {
+            if let Err(CallFailure::NotRun) = gateway.call_change(Change::Debit, &debit).await {
                 let redis_time = gateway.redis_time(&part, gateway.clock.now());
                 gateway.fallback.owe(&part, gateway.memory.used(&part, redis_time), redis_time);
             }
         });
     }
 
-    /// Gives back the slot that a charge holds while its request runs.
+    /// Releases the slot that a charge holds while its request runs.
     pub(in crate::store) fn complete(self: &Arc<Self>, charge: &Charge) {
         if let ChargeSource::Slot(slot) = charge.taken_from {
-            self.release(slot);
+            self.release_slot(slot);
         }
     }
 
     /// Refunds charges in Redis, all of one slot. Each comes with the time at which its key was going to be full, on
     /// Redis's clock.
-    pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(ChargePart, Nanos)>) {
-        if back.first().is_none_or(|(part, _)| self.is_unavailable(part)) {
+    pub(super) fn refund_later(self: &Arc<Self>, refunds: Vec<(ChargePart, Nanos)>) {
+        if refunds.first().is_none_or(|(part, _)| self.is_unavailable(part)) {
             return;
         }
         let now = self.clock.now();
-        let hinted = back.into_iter().map(|(part, full_at)| {
-            let hint = self.memory.hint(&part);
+        let with_repair = refunds.into_iter().map(|(part, full_at)| {
+            let repair = self.memory.repair_state(&part);
             // update the memory first: a read repair of a charge sent meanwhile would debit the refunded tokens again
-            self.memory.give_back(&part, full_at, self.redis_time(&part, now));
-            (part, full_at, hint)
+            self.memory.record_refund(&part, full_at, self.redis_time(&part, now));
+            (part, full_at, repair)
         });
-        let hinted: Vec<_> = hinted.collect();
+        let with_repair: Vec<_> = with_repair.collect();
         let gateway = Arc::clone(self);
         self.spawn_background(async move {
-            let back: Vec<_> = hinted
+            let refunds: Vec<_> = with_repair
                 .iter()
-                .map(|(part, full_at, hint)| (part, CallArgument::FullAt(*full_at, hint.as_deref())))
+                .map(|(part, full_at, repair)| (part, CallArgument::FullAt(*full_at, repair.as_deref())))
                 .collect();
             // if the refund fails, the tokens are missing until time refills them
-            drop(gateway.call_change(Operation::Refund, &back).await);
+            drop(gateway.call_change(Change::Refund, &refunds).await);
         });
     }
 }

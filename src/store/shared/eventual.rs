@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{CallArgument, KeyState};
-use crate::store::shared::calls::{CallFailure, Operation, hints};
+use crate::store::shared::calls::{CallFailure, Change, repair_states};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{ByKey, SharedStore, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -76,7 +76,7 @@ pub(super) struct AskedOfRedis<'c> {
 }
 
 /// The most keys; the gateway asks Redis for each request of a key beyond that.
-const MOST_KEYS: usize = 100_000;
+const MAX_KEYS: usize = 100_000;
 /// The number of keys in one sync call, and the number of sync calls at the same time: few, because requests of other
 /// limits wait while Redis handles them.
 const KEYS_OF_CALL: usize = 10;
@@ -106,7 +106,7 @@ impl EventualCounters {
     pub(super) fn ask(&self, part: &ChargePart) -> AskedOfRedis<'_> {
         let mut counted = self.counts.lock();
         let cost = if part.enforcement.consumes { part.cost } else { 0 };
-        if counted.len() < MOST_KEYS || counted.contains_key(&part.key) {
+        if counted.len() < MAX_KEYS || counted.contains_key(&part.key) {
             let count = counted.entry(part.key).or_insert_with(|| Count::unknown(part, self.next_sync()));
             count.asked = count.asked.saturating_add(cost);
         }
@@ -310,8 +310,8 @@ impl SharedStore {
     }
 
     /// Whether the server that has the key of `part` takes syncs. If the last one has no reply, asks the server first: one
-    /// that hangs would run all syncs that wait for it. The question has the key's `hint`, since Redis may have lost the key.
-    async fn can_sync(self: &Arc<Self>, part: &ChargePart, hint: Option<&str>) -> bool {
+    /// that hangs would run all syncs that wait for it. The question has the key's `repair`, since Redis may have lost the key.
+    async fn can_sync(self: &Arc<Self>, part: &ChargePart, repair: Option<&str>) -> bool {
         if self.is_unavailable(part) {
             return false;
         }
@@ -320,7 +320,7 @@ impl SharedStore {
             return true;
         }
         let nothing = ChargePart { cost: 0, ..part.clone() };
-        let asked = self.call_change(Operation::Sync, &[(&nothing, CallArgument::hint(hint))]).await;
+        let asked = self.call_change(Change::Sync, &[(&nothing, CallArgument::repair_state(repair))]).await;
         if asked.is_ok() {
             self.counters.unanswered.lock().remove(&server);
         }
@@ -332,18 +332,18 @@ impl SharedStore {
     async fn sync(self: &Arc<Self>, unsynced: &[Unsynced]) {
         let parts = || unsynced.iter().map(|unsynced| &unsynced.part);
         let Some(first) = parts().next() else { return };
-        let hints = hints(&self.known(parts()));
-        let can_sync = self.can_sync(first, hints.first().and_then(Option::as_deref)).await;
-        let hinted = unsynced.iter().zip(&hints).map(|(Unsynced { part, since, .. }, hint)| {
-            let call_argument = match (since, hint.as_deref()) {
-                (Some(since), hint) => CallArgument::Since(*since, hint),
-                (None, hint) => CallArgument::hint(hint),
+        let repairs = repair_states(&self.known(parts()));
+        let can_sync = self.can_sync(first, repairs.first().and_then(Option::as_deref)).await;
+        let with_repair = unsynced.iter().zip(&repairs).map(|(Unsynced { part, since, .. }, repair)| {
+            let call_argument = match (since, repair.as_deref()) {
+                (Some(since), repair) => CallArgument::Since(*since, repair),
+                (None, repair) => CallArgument::repair_state(repair),
             };
             (part, call_argument)
         });
-        let hinted: Vec<_> = hinted.collect();
+        let with_repair: Vec<_> = with_repair.collect();
         let told = match can_sync {
-            true => self.call_change(Operation::Sync, &hinted).await,
+            true => self.call_change(Change::Sync, &with_repair).await,
             false => Err(CallFailure::NotRun),
         };
         match told {

@@ -57,16 +57,16 @@ pub(super) struct DegradedCharge<'a> {
     pub(super) redis_time: Nanos,
 }
 
-/// The tables of this gateway.
+/// The tables of this gateway, which decide while Redis is unavailable.
 #[derive(Clone, Copy)]
-pub(in crate::store) struct Tables<'a> {
+pub(in crate::store) struct LocalTables<'a> {
     pub(in crate::store) store: &'a LocalStore,
     pub(in crate::store) binding: &'a local::Binding,
 }
 
 /// The most keys that have ledgers: about 30 MB. The most ledgers of a key.
-const MOST_OWED: usize = 100_000;
-const MOST_LEDGERS: usize = 16;
+const MAX_OWED: usize = 100_000;
+const MAX_LEDGERS: usize = 16;
 
 /// A request that uses the bucket of a key: it counts in the ledger until it has noted its charge and drops this.
 struct LedgerUse<'a> {
@@ -93,7 +93,7 @@ impl Fallback {
     /// is the position of a limit that denies everything while Redis is unavailable.
     pub(super) fn charge(
         &self,
-        tables: Tables<'_>,
+        tables: LocalTables<'_>,
         slots: &Slots,
         degraded: &mut [DegradedCharge<'_>],
         now: Nanos,
@@ -123,7 +123,7 @@ impl Fallback {
     /// Charges the slots, and the buckets if the slots are free; each charge then says where its tokens come from.
     fn decide(
         &self,
-        tables: Tables<'_>,
+        tables: LocalTables<'_>,
         slots: &Slots,
         degraded: &mut [DegradedCharge<'_>],
         slot: u64,
@@ -160,7 +160,7 @@ impl Fallback {
     /// the charges that a bucket decides.
     fn charge_buckets(
         &self,
-        tables: Tables<'_>,
+        tables: LocalTables<'_>,
         degraded: &[DegradedCharge<'_>],
         is_denied: bool,
         now: Nanos,
@@ -189,7 +189,7 @@ impl Fallback {
     /// `passes` says whether all limits admit the request.
     fn settle(
         &self,
-        tables: Tables<'_>,
+        tables: LocalTables<'_>,
         one: &mut DegradedCharge<'_>,
         charged: &mut Charged,
         passes: bool,
@@ -217,7 +217,7 @@ impl Fallback {
 
     /// The local bucket of a key. In each outage it starts from the usage that this gateway knew, and forgets what earlier
     /// outages left in it, which has been reconciled.
-    fn bucket(&self, tables: Tables<'_>, one: &DegradedCharge<'_>, now: Nanos) -> LimitKey {
+    fn bucket(&self, tables: LocalTables<'_>, one: &DegradedCharge<'_>, now: Nanos) -> LimitKey {
         /// It tells the buckets apart from those of a time at which the limit was sticky.
         const OUTAGE: u128 = 0x9e37_79b9_7f4a_7c15;
         let key = LimitKey(one.charge.key.0 ^ OUTAGE);
@@ -225,12 +225,12 @@ impl Fallback {
         let mut owed = self.owed.lock();
         let ledgers = owed.get(&one.part.key).map_or(&[][..], SmallVec::as_slice);
         let has_started = ledgers.iter().any(|ledger| ledger.has_bucket);
-        let refused = ledgers.iter().fold(0, |sum: Cost, ledger| sum.saturating_add(ledger.sum));
+        let unreconciled = ledgers.iter().fold(0, |sum: Cost, ledger| sum.saturating_add(ledger.sum));
         let Some(ledger) = open_ledger(&mut owed, one) else { return key };
         ledger.has_bucket = true;
         if !has_started {
             // in a full table what earlier outages left stays, which leaves the key less room and never more
-            let bucket = Charge { key, cost: one.used.saturating_add(refused), ..one.charge.clone() };
+            let bucket = Charge { key, cost: one.used.saturating_add(unreconciled), ..one.charge.clone() };
             let _is_fresh = tables.store.amend(tables.binding, &bucket, Amendment::ResetKey, now);
             tables.store.debit(tables.binding, slice::from_ref(&bucket), now);
         }
@@ -238,7 +238,7 @@ impl Fallback {
     }
 
     /// Debits, whatever the limit says, a request that was charged before Redis became unavailable.
-    pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, now: Nanos) {
+    pub(super) fn debit(&self, tables: LocalTables<'_>, degraded: &DegradedCharge<'_>, now: Nanos) {
         let _use = LedgerUse { fallback: self, part: degraded.part };
         if degraded.decided_by() == DegradedBy::Nothing {
             open_ledger(&mut self.owed.lock(), degraded);
@@ -250,7 +250,7 @@ impl Fallback {
         self.add(degraded.part, degraded.charge.cost, degraded.cost_multiplier, degraded.redis_time);
     }
 
-    /// Records a debit of `part` that Redis has refused, where it has all but that of the `used` tokens.
+    /// Records a debit that Redis refused. `used` is the usage of the key without this debit.
     pub(super) fn owe(&self, part: &ChargePart, used: Cost, redis_time: Nanos) {
         if let Some(ledger) = ledger_or_new(&mut self.owed.lock(), part, used, redis_time) {
             ledger.add(part.cost, 1, redis_time);
@@ -393,11 +393,11 @@ fn ledger_or_new<'l>(
     used: Cost,
     redis_time: Nanos,
 ) -> Option<&'l mut OutageLedger> {
-    if !owed.contains_key(&part.key) && owed.len() >= MOST_OWED {
+    if !owed.contains_key(&part.key) && owed.len() >= MAX_OWED {
         return None;
     }
     let ledgers = owed.entry(part.key).or_default();
-    if ledgers.len() < MOST_LEDGERS && !ledgers.iter().any(|ledger| ledger.part.has_parameters_of(part)) {
+    if ledgers.len() < MAX_LEDGERS && !ledgers.iter().any(|ledger| ledger.part.has_parameters_of(part)) {
         ledgers.push(OutageLedger::new(part, used, redis_time));
     }
     ledger_of(owed, part)
@@ -410,7 +410,7 @@ fn ledger_of<'l>(owed: &'l mut ByKey<Ledgers>, part: &ChargePart) -> Option<&'l 
 
 /// Debits the part of the cost that the bucket could not take at once, so that the rate holds even where the burst does
 /// not. Returns the headroom after that, if there was such a part.
-fn take_rest(tables: Tables<'_>, one: &DegradedCharge<'_>, key: LimitKey, now: Nanos) -> Option<Headroom> {
+fn take_rest(tables: LocalTables<'_>, one: &DegradedCharge<'_>, key: LimitKey, now: Nanos) -> Option<Headroom> {
     let (whole, factor) = (one.charge.cost, one.cost_multiplier);
     let cost = whole.saturating_mul(factor).saturating_sub(scaled(one.part.rule(), whole, factor));
     if cost == 0 {

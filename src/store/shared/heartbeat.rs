@@ -11,8 +11,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::store::redis::{Encoded, Field};
 use crate::store::shared::breaker::Health;
-use crate::store::shared::calls::{CallResult, NO_ANSWER, Operation};
-use crate::store::shared::link::Script;
+use crate::store::shared::calls::{CallResult, Operation};
+use crate::store::shared::link::{CallError, Script};
 use crate::store::shared::{CallEvent, SharedStore, run_bounded};
 use crate::units::Nanos;
 
@@ -45,28 +45,28 @@ return {redis.call('ZCARD', KEYS[1])}";
 /// the next one.
 #[derive(Debug)]
 pub(super) struct NodeCount {
-    least: u64,
+    min: u64,
     count: u64,
     /// The highest number since it seems lower, and the number of heartbeats since then.
     fewer: (u64, u32),
 }
 
 impl NodeCount {
-    /// A count that is never below `least`.
-    pub(super) const fn at_least(least: u64) -> Self {
-        Self { least, count: least, fewer: (0, 0) }
+    /// A count that is never below `min`.
+    pub(super) const fn at_least(min: u64) -> Self {
+        Self { min, count: min, fewer: (0, 0) }
     }
 
     /// Records the number of gateways that a heartbeat found; `None` if it failed. Returns the number of gateways.
     fn heard(&mut self, seen: Option<u64>) -> u64 {
-        let (most, beats) = self.fewer;
+        let (max_seen, beats) = self.fewer;
         self.fewer = match seen {
-            Some(seen) if seen < self.count => (most.max(seen), beats.saturating_add(1)),
+            Some(seen) if seen < self.count => (max_seen.max(seen), beats.saturating_add(1)),
             _ => (0, 0),
         };
         self.count = self.count.max(seen.unwrap_or_default());
         if self.fewer.1 >= BEATS_UNTIL_FEWER {
-            self.count = self.fewer.0.max(self.least);
+            self.count = self.fewer.0.max(self.min);
             self.fewer = (0, 0);
         }
         self.count
@@ -129,19 +129,21 @@ impl SharedStore {
         };
         let sent = self.clock.now();
         let replied = timeout(PATIENCE.to_duration(), self.heartbeat_link.call(script, &encoded)).await;
+        let replied = replied.unwrap_or(Err(CallError::TimedOut));
         let (result, nodes) = match replied {
-            Ok(Ok(reply)) => match *reply.fields() {
+            Ok(reply) => match *reply.fields() {
                 [Field::Integer(nodes @ 0..)] => (CallResult::Ok, Ok(nodes.unsigned_abs())),
                 _ => (CallResult::Invalid, Err("the answer is no number of gateways".to_owned())),
             },
-            Ok(Err(error)) => (CallResult::of(&error), Err(error.to_string())),
-            Err(_) => {
-                self.heartbeat_link.close(server);
-                (CallResult::TimedOut, Err(NO_ANSWER.to_owned()))
+            Err(error) => {
+                if error == CallError::TimedOut {
+                    self.heartbeat_link.close(server);
+                }
+                (CallResult::of(&error), Err(error.to_string()))
             }
         };
         if let Err(error) = &nodes {
-            self.complain(server, result, error);
+            self.log_failure(server, result, error);
         }
         let took = self.clock.now().saturating_sub(sent);
         (self.observer)(CallEvent { operation: Operation::Heartbeat, result, took, charges: None });

@@ -68,7 +68,7 @@ pub struct LeaseReport {
     pub taken: u64,
     /// Leased tokens that requests have spent.
     pub spent: u64,
-    /// Spent tokens that requests gave back to the lease.
+    /// Spent tokens that requests refunded to the lease.
     pub returned: u64,
     /// Leased tokens that lapsed.
     pub lapsed: u64,
@@ -83,7 +83,7 @@ struct Lease {
     grants: Grants,
     expires_at: Nanos,
     /// The rate of the requests that were admitted.
-    pace: EwmaRate,
+    request_rate: EwmaRate,
     /// Whether a task makes calls for it.
     asking: bool,
     waiting: VecDeque<Waiter>,
@@ -138,8 +138,8 @@ const WORTH_IT: u64 = 2;
 /// How long an unused key stays.
 const IDLE: Nanos = Nanos::from_secs(10);
 const SHARDS: usize = 64;
-const MOST_KEYS_OF_SHARD: usize = 4_000;
-const MOST_WAITING: usize = 1_000;
+const MAX_KEYS_OF_SHARD: usize = 4_000;
+const MAX_WAITING: usize = 1_000;
 
 impl Leases {
     pub(super) fn new() -> Self {
@@ -160,7 +160,7 @@ impl Leases {
 
     /// Puts tokens back that `part` did not need, if the lease that lapses at `expires_at` is the current one. Returns
     /// whether it is.
-    pub(super) fn give_back(&self, part: &ChargePart, expires_at: Nanos, now: Nanos) -> bool {
+    pub(super) fn refund(&self, part: &ChargePart, expires_at: Nanos, now: Nanos) -> bool {
         let mut shard = self.shard(part.key).lock();
         let is_current = |lease: &&mut Lease| lease.serves(part) && lease.expires_at == expires_at && now < expires_at;
         let lease = shard.get_mut(&part.key).filter(is_current);
@@ -221,7 +221,7 @@ impl Lease {
             part: part.for_one(),
             grants: Grants::default(),
             expires_at: Nanos::ZERO,
-            pace: EwmaRate::default(),
+            request_rate: EwmaRate::default(),
             asking: false,
             waiting: VecDeque::new(),
             used: now,
@@ -242,7 +242,7 @@ impl SharedStore {
             return self.answer_from_lease(part, now);
         }
         let mut shard = self.leases.shard(part.key).lock();
-        if !shard.contains_key(&part.key) && shard.len() >= MOST_KEYS_OF_SHARD {
+        if !shard.contains_key(&part.key) && shard.len() >= MAX_KEYS_OF_SHARD {
             return LeaseOutcome::Rejected;
         }
         let lease = shard.entry(part.key).or_insert_with(|| Lease::new(part, now));
@@ -256,9 +256,10 @@ impl SharedStore {
         lease.used = now;
         let redis_time = self.redis_time(part, now);
         if self.leases.events.spend(lease, part.cost, now) {
-            lease.pace.add(part.cost, now);
+            lease.request_rate.add(part.cost, now);
             let (left, expires_at) = (lease.grants.balance(), lease.expires_at);
-            if !lease.asking && left < lease.pace.within(self.refill_time(), now) && !self.is_unavailable(part) {
+            if !lease.asking && left < lease.request_rate.within(self.refill_time(), now) && !self.is_unavailable(part)
+            {
                 self.spawn_lease_calls(lease);
             }
             drop(shard);
@@ -267,7 +268,7 @@ impl SharedStore {
         if let Some(denied) = self.memory.denial(part, redis_time) {
             return LeaseOutcome::Now { charged: denied, redis_time, expires_at: Nanos::ZERO };
         }
-        if lease.waiting.len() >= MOST_WAITING || !may_wait || self.is_unavailable(part) {
+        if lease.waiting.len() >= MAX_WAITING || !may_wait || self.is_unavailable(part) {
             return LeaseOutcome::Rejected;
         }
         let (sender, receiver) = oneshot::channel();
@@ -334,7 +335,7 @@ impl SharedStore {
                 }
                 continue;
             }
-            lease.pace.add(waiter.part.cost, now);
+            lease.request_rate.add(waiter.part.cost, now);
             events.spent.fetch_add(waiter.part.cost, Ordering::Relaxed);
             let charged = self.spent(&waiter.part, lease.grants.balance(), redis_time);
             self.answer(waiter, charged, redis_time);
@@ -342,7 +343,7 @@ impl SharedStore {
         unserved.append(&mut lease.waiting);
         lease.waiting = unserved;
         // the lease is larger where requests have gone
-        let kept = if denied.is_empty() { self.most_held(&part) } else { 0 };
+        let kept = if denied.is_empty() { self.max_held(&part) } else { 0 };
         for Grant { left, full_at } in lease.grants.take_beyond(kept) {
             events.lapsed.fetch_add(left, Ordering::Relaxed);
             self.refund_later(vec![(ChargePart { cost: left, ..part.clone() }, full_at)]);
@@ -391,7 +392,7 @@ impl SharedStore {
 
     /// The number of tokens to lease in addition to those that requests wait for, each for up to `cost` tokens.
     fn worth_taking(&self, lease: &Lease, cost: Cost, now: Nanos) -> Cost {
-        let soon = lease.pace.within(AHEAD, now);
+        let soon = lease.request_rate.within(AHEAD, now);
         if soon < WORTH_IT.saturating_mul(cost) {
             return 0;
         }
@@ -400,7 +401,7 @@ impl SharedStore {
     }
 
     /// The most tokens that this gateway may hold of the key of `part`.
-    fn most_held(&self, part: &ChargePart) -> Cost {
+    fn max_held(&self, part: &ChargePart) -> Cost {
         self.share_of(part.rule().policy().quota).min(part.max_lease)
     }
 
@@ -470,7 +471,7 @@ mod tests {
         lease.grants.push(Grant { left: 5, full_at: Nanos::SECOND });
         leases.shard(part.key).lock().insert(part.key, lease);
         leases.events.taken.store(5, Ordering::Relaxed);
-        assert!(leases.take_more(&part, Nanos::ZERO) && leases.give_back(&part, Nanos::SECOND, Nanos::ZERO));
+        assert!(leases.take_more(&part, Nanos::ZERO) && leases.refund(&part, Nanos::SECOND, Nanos::ZERO));
         assert_eq!(leases.report(), LeaseReport { taken: 5, spent: 1, returned: 1, lapsed: 0, held: 5 });
     }
 }

@@ -17,8 +17,8 @@ pub(super) const SLOT_LIFETIME: Nanos = Nanos::from_secs(15);
 pub struct SharedLimit {
     pub(super) name: Arc<str>,
     pub(super) sharing: Sharing,
-    /// Whether a gateway may refund tokens of requests that have passed.
-    gives_back: bool,
+    /// See [`LimitSpec::may_refund`].
+    may_refund: bool,
     forms: Vec<Form>,
 }
 
@@ -40,14 +40,14 @@ pub(super) struct ChargePart {
     pub(super) enforcement: Enforcement,
     /// The most tokens that this gateway may lease.
     pub(super) max_lease: Cost,
-    /// Whether a gateway may refund tokens of requests that have passed.
-    pub(super) gives_back: bool,
+    /// See [`LimitSpec::may_refund`].
+    pub(super) may_refund: bool,
 }
 
 /// The part of `cost` times `cost_multiplier` that the bucket can take at once. So a share of less than one token admits one.
 pub(super) fn scaled(rule: &Rule, cost: Cost, cost_multiplier: u64) -> Cost {
-    let most = rule.largest_cost().unwrap_or(Cost::MAX).max(cost);
-    cost.saturating_mul(cost_multiplier).min(most)
+    let max_cost = rule.largest_cost().unwrap_or(Cost::MAX).max(cost);
+    cost.saturating_mul(cost_multiplier).min(max_cost)
 }
 
 /// Checks whether a rule can be shared in this way.
@@ -71,7 +71,7 @@ impl SharedLimit {
     pub(super) fn new(spec: &LimitSpec<'_>) -> Option<Self> {
         let Mode::Shared(sharing) = spec.mode else { return None };
         let forms = spec.rules.iter().map(|rule| form(rule, sharing)).collect::<Result<_, _>>().ok()?;
-        Some(Self { name: spec.name.into(), sharing, gives_back: spec.gives_back, forms })
+        Some(Self { name: spec.name.into(), sharing, may_refund: spec.may_refund, forms })
     }
 
     /// `charge` as a part of a call; `None` for parameters without a shared form.
@@ -81,8 +81,8 @@ impl SharedLimit {
             RuleRef::Own(rule) => form(rule, self.sharing).ok()?,
         };
         let Charge { key, tag, cost, enforcement, .. } = *charge;
-        let (limit, gives_back) = (Arc::clone(&self.name), self.gives_back);
-        Some(ChargePart { limit, form: shared, key, tag, cost, enforcement, max_lease, gives_back })
+        let (limit, may_refund) = (Arc::clone(&self.name), self.may_refund);
+        Some(ChargePart { limit, form: shared, key, tag, cost, enforcement, max_lease, may_refund })
     }
 
     /// Whether gateways usually decide without a call (`leased` and `eventual`).
@@ -113,12 +113,12 @@ fn form(rule: &Rule, Sharing { consistency, .. }: Sharing) -> Result<Form, NotSh
 /// lease. `None` if that is zero: then gateways lease nothing.
 fn lowered(rule: &Rule, consistency: Consistency) -> Option<(Rule, Cost)> {
     let mut arguments = rule.arguments();
-    let (name, most) = arguments.iter().find_map(|(name, value)| match value {
-        Value::Whole(most) if ["burst", "capacity", "limit"].contains(&name) => Some((name, *most)),
+    let (name, burst) = arguments.iter().find_map(|(name, value)| match value {
+        Value::Whole(burst) if ["burst", "capacity", "limit"].contains(&name) => Some((name, *burst)),
         _ => None,
     })?;
-    let each = consistency.strict_lease(most);
-    arguments.set(name, Value::Whole(consistency.admitted(most)));
+    let each = consistency.strict_lease(burst);
+    arguments.set(name, Value::Whole(consistency.admitted(burst)));
     let lower = rule.name().build(&arguments).ok()?;
     (each > 0).then_some((lower, each))
 }

@@ -15,7 +15,7 @@ use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How many keys are remembered: about 30 MB.
-const MOST_KEYS: usize = 200_000;
+const MAX_KEYS: usize = 200_000;
 
 /// The last states seen. All times are on Redis's clock.
 pub(super) struct StateCache(Cache<LimitKey, CachedState>);
@@ -36,7 +36,7 @@ pub(super) struct CachedState {
 
 impl StateCache {
     pub(super) fn new() -> Self {
-        Self(Cache::new(MOST_KEYS))
+        Self(Cache::new(MAX_KEYS))
     }
 
     /// Remembers that a call at `at` left the key of `part` in this `state`.
@@ -46,8 +46,8 @@ impl StateCache {
         self.0.insert(part.key, CachedState { form: Arc::clone(&part.form), at, denied_since, cost: part.cost, state });
     }
 
-    /// Refunds `part`, a charge after which the key was going to be full at `full_at`.
-    pub(super) fn give_back(&self, part: &ChargePart, full_at: Nanos, now: Nanos) {
+    /// Records the refund of `part`, a charge after which the key was going to be full at `full_at`.
+    pub(super) fn record_refund(&self, part: &ChargePart, full_at: Nanos, now: Nanos) {
         let Some(mut known) = self.known(part) else { return };
         match &mut known.state {
             KeyState::State(state) => {
@@ -77,7 +77,7 @@ impl StateCache {
         // Another gateway may refund tokens at any time that its requests or its lease do not need, and soon after
         // those of requests that went away or were denied by another limit.
         let is_settled = known.at.saturating_sub(known.denied_since) >= SETTLING;
-        let may_come_back = part.gives_back || part.max_lease > 0 || !is_settled;
+        let may_come_back = part.may_refund || part.max_lease > 0 || !is_settled;
         if may_come_back && now.saturating_sub(known.at) >= SETTLING {
             return None;
         }
@@ -103,8 +103,8 @@ impl StateCache {
     }
 
     /// The last known state of the key of `part`, for a call that restores what Redis has lost.
-    pub(super) fn hint(&self, part: &ChargePart) -> Option<String> {
-        self.known(part)?.hint()
+    pub(super) fn repair_state(&self, part: &ChargePart) -> Option<String> {
+        self.known(part)?.repair_state()
     }
 
     /// The last known state of the key of `part`, if its parameters are the same.
@@ -132,8 +132,8 @@ impl CachedState {
     }
 
     /// The state for a call that restores what Redis has lost, if Redis can merge it.
-    pub(super) fn hint(&self) -> Option<String> {
-        self.form.rule().hint(self.state()?)
+    pub(super) fn repair_state(&self) -> Option<String> {
+        self.form.rule().repair_state(self.state()?)
     }
 
     /// The last state; `None` if the key was fresh, or has a log.
@@ -182,8 +182,8 @@ mod tests {
     fn a_denial_is_repeated_until_its_end_once_it_was_confirmed_and_no_tokens_come_back() {
         let whole = ChargePart { cost: 60, ..test_part() };
         let spent = whole.rule().debit(None, 600, Nanos::SECOND);
-        for (max_lease, gives_back) in [(0, false), (Cost::MAX, false), (0, true)] {
-            let part = ChargePart { max_lease, gives_back, ..whole.clone() };
+        for (max_lease, may_refund) in [(0, false), (Cost::MAX, false), (0, true)] {
+            let part = ChargePart { max_lease, may_refund, ..whole.clone() };
             let memory = StateCache::new();
             let tell = |at| memory.remember(&part, KeyState::State(spent.clone()), at);
             let is_repeated = |at: Nanos| memory.denial(&part, at).is_some();
@@ -192,7 +192,7 @@ mod tests {
             assert!(is_repeated(later.saturating_sub(Nanos::new(1))) && !is_repeated(later));
             tell(later);
             let much_later = later.saturating_add(SETTLING);
-            assert_eq!(is_repeated(much_later), max_lease == 0 && !gives_back, "{max_lease} {gives_back}");
+            assert_eq!(is_repeated(much_later), max_lease == 0 && !may_refund, "{max_lease} {may_refund}");
         }
     }
 }

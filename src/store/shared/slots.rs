@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::charge::{AllCharged, Charged};
 use crate::store::redis::CallArgument;
-use crate::store::shared::calls::Operation;
+use crate::store::shared::calls::Change;
 use crate::store::shared::limit::{ChargePart, SLOT_LIFETIME, scaled, slot_name};
 use crate::store::shared::{SharedStore, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -49,7 +49,7 @@ pub(super) type Parts = SmallVec<[ChargePart; 1]>;
 const TELL_EVERY: Nanos = Nanos::new(SLOT_LIFETIME.get() / 3);
 const TOLD_AT_ONCE: usize = 100;
 /// The most ended slots to remember; Redis lets the others lapse.
-const MOST_ENDED: usize = 10_000;
+const MAX_ENDED: usize = 10_000;
 
 impl Slots {
     /// A number that no other slot of this gateway has.
@@ -137,7 +137,7 @@ impl Slots {
 
     fn keep_ended(&self, slot: u64, part: ChargePart, now: Nanos) {
         let mut table = self.table.lock();
-        if table.ended.len() < MOST_ENDED {
+        if table.ended.len() < MAX_ENDED {
             table.ended.push((slot, part, now));
         }
     }
@@ -223,7 +223,7 @@ impl SharedStore {
         if self.slots.is_held(slot) {
             self.slots.note_told(slot);
             let name = slot_name(self.id, slot);
-            if self.call_change(Operation::Renew, &[(&part, CallArgument::Slot(&name))]).await.is_ok() {
+            if self.call_change(Change::Renew, &[(&part, CallArgument::Slot(&name))]).await.is_ok() {
                 self.slots.note_counted(slot, part.key);
             }
             if !self.slots.is_held(slot) {
@@ -234,7 +234,7 @@ impl SharedStore {
     }
 
     /// Ends the slot of this number.
-    pub(super) fn release(self: &Arc<Self>, slot: u64) {
+    pub(super) fn release_slot(self: &Arc<Self>, slot: u64) {
         self.end_slot_later(slot, self.slots.let_go(slot));
     }
 
@@ -252,7 +252,7 @@ impl SharedStore {
 
     async fn end_slot(self: &Arc<Self>, slot: u64, part: ChargePart) {
         let name = slot_name(self.id, slot);
-        if self.call_change(Operation::Complete, &[(&part, CallArgument::Slot(&name))]).await.is_err() {
+        if self.call_change(Change::Complete, &[(&part, CallArgument::Slot(&name))]).await.is_err() {
             self.slots.keep_ended(slot, part, self.clock.now());
         }
     }

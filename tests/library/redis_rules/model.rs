@@ -33,7 +33,7 @@ impl Model {
     /// The parameters and the state that stay although `cost` is taken under those of `part`.
     pub(crate) fn keeper(&self, part: &Part, cost: Cost, now: Nanos) -> Option<(Rule, State)> {
         let kept = self.states.get(&part.key).filter(|(old, _)| *old != part.rule);
-        kept.filter(|(old, state)| part.rule.leaves_under(old, state, cost, now)).cloned()
+        kept.filter(|(old, state)| part.rule.keeps_old_parameters(old, state, cost, now)).cloned()
     }
 
     /// The state under the parameters of `part`.

@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::AlgorithmName;
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, SharedRule};
+use tollgate::store::redis::{Bucket, Call, CallArgument, ScriptReply, SharedRule};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -74,7 +74,7 @@ fn nonsense(parameters: &str) -> Vec<Vec<Vec<String>>> {
     all
 }
 
-fn charge(redis: &mut Scripted, rule: &SharedRule, at: u64, slot: u64) -> ChargeReply {
+fn charge(redis: &mut Scripted, rule: &SharedRule, at: u64, slot: u64) -> ScriptReply {
     let slot = format!("s{slot}");
     let call_argument = if rule.rule().holds_slots() { CallArgument::Slot(&slot) } else { CallArgument::Nothing };
     let bucket = Bucket {

@@ -2,7 +2,7 @@
 
 use redis::{Connection, Value};
 use tollgate::store::redis::Encoded;
-use tollgate::store::redis::{BadReply, Bucket, ChargeReply, Field, SCRIPT};
+use tollgate::store::redis::{BadReply, Bucket, Field, SCRIPT, ScriptReply};
 
 /// The number of calls in one round trip.
 const AT_ONCE: usize = 500;
@@ -64,7 +64,7 @@ impl Scripted {
 }
 
 /// Reads a reply.
-pub(crate) fn read(reply: &Value, buckets: &[Bucket<'_>]) -> Result<ChargeReply, BadReply> {
+pub(crate) fn read(reply: &Value, buckets: &[Bucket<'_>]) -> Result<ScriptReply, BadReply> {
     let Value::Array(fields) = reply else {
         return Err(BadReply::Length { expected: 2 + 2 * buckets.len(), found: 0 });
     };
@@ -76,5 +76,5 @@ pub(crate) fn read(reply: &Value, buckets: &[Bucket<'_>]) -> Result<ChargeReply,
             _ => Field::Other,
         })
         .collect();
-    ChargeReply::parse(&fields, buckets)
+    ScriptReply::parse(&fields, buckets)
 }

@@ -1,7 +1,7 @@
 //! Expired slots, lost scripts, and the contents of keys.
 
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, SharedRule};
+use tollgate::store::redis::{Bucket, Call, CallArgument, ScriptReply, SharedRule};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -27,7 +27,7 @@ pub(super) fn bucket<'a>(rule: &'a SharedRule, cost: u64, call_argument: CallArg
     }
 }
 
-pub(super) fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> ChargeReply {
+pub(super) fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> ScriptReply {
     let buckets = std::slice::from_ref(bucket);
     let reply = redis.call(&encode(call, Clock::Given(at), "t", buckets).unwrap());
     read(&reply, buckets).unwrap()

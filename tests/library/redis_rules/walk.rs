@@ -87,7 +87,7 @@ impl Walk {
         let now = Nanos::new(self.now);
         match self.random.from(0, 11) {
             0 => self.debit(now),
-            1 | 2 if !self.taken.is_empty() => self.give_back(now),
+            1 | 2 if !self.taken.is_empty() => self.refund(now),
             3 => self.partial(now),
             _ => self.charge(now),
         }
@@ -254,7 +254,7 @@ impl Walk {
         Step { call: Call::Debit, now: now.get(), asked, expected: Expected::Stands(vec![stands]), edge: false }
     }
 
-    fn give_back(&mut self, now: Nanos) -> Step {
+    fn refund(&mut self, now: Nanos) -> Step {
         let position = usize::try_from(self.random.from(0, self.taken.len() as u64 - 1)).unwrap();
         let Taken { limited, cost, full_at, slot } = self.taken.swap_remove(position);
         let holds = self.limits[limited].shared.rule().holds_slots();

@@ -46,7 +46,12 @@ impl Place {
 
     fn identity(&self) -> LimitIdentity {
         let table = &self.binding.limits[0].table;
-        LimitIdentity { name: table.name.clone(), algorithm: table.algorithm.as_str().to_owned(), key: 9, max_keys: 10 }
+        LimitIdentity {
+            name: table.name.clone(),
+            algorithm: table.algorithm.as_str().to_owned(),
+            key_kind: 9,
+            max_keys: 10,
+        }
     }
 
     /// All states that belong to other places, part by part.
@@ -139,8 +144,8 @@ impl Place {
         self.store.charge(&self.binding, &mut [charge], now)[0].decision.is_admitted()
     }
 
-    fn end(&self, number: u128, slot: Slot) -> bool {
-        self.store.end(&self.binding, &charge(number, 0), slot, Completion::UNMEASURED, at(0))
+    fn release(&self, number: u128, slot: Slot) -> bool {
+        self.store.release_slot(&self.binding, &charge(number, 0), slot, Completion::UNMEASURED, at(0))
     }
 
     /// The number of tokens that requests hold of a key.
@@ -165,16 +170,16 @@ impl Place {
 }
 
 #[test]
-fn what_requests_hold_moves_with_their_key_and_comes_back_where_it_is() {
+fn slots_move_with_their_key_and_are_released_where_it_is() {
     for rule in holding() {
         let rules = [rule];
         let [from, to] = [(); 2].map(|()| Place::new(&rules));
         assert!(from.begin(1, slot(1), 3, at(0)) && from.begin(1, slot(2), 4, at(0)));
         from.give(1, &[&to]);
         assert_eq!((from.held(1), to.held(1)), (0, 7));
-        assert!(!from.end(1, slot(1)) && to.end(1, slot(1)) && !to.end(1, slot(1)));
+        assert!(!from.release(1, slot(1)) && to.release(1, slot(1)) && !to.release(1, slot(1)));
         assert_eq!(to.held(1), 4);
-        assert!(to.end(1, slot(2)));
+        assert!(to.release(1, slot(2)));
         assert_eq!(to.held(1), 0);
     }
 }
@@ -184,7 +189,7 @@ fn a_key_with_very_many_requests_in_flight_moves_with_some_of_them() {
     for rule in holding() {
         let rules = [rule];
         let [from, to] = [(); 2].map(|()| Place::new(&rules));
-        let most = u64::try_from(MOST_HELD).unwrap();
+        let most = u64::try_from(MAX_HELD).unwrap();
         assert!((0..=most).all(|number| from.begin(1, slot(number), 1, at(0))));
         from.give(1, &[&to]);
         assert_eq!((from.held(1), to.held(1)), (0, most));
@@ -192,7 +197,7 @@ fn a_key_with_very_many_requests_in_flight_moves_with_some_of_them() {
 }
 
 #[test]
-fn what_is_held_is_in_the_parts_of_a_store_that_is_given_away() {
+fn slots_are_in_the_parts_of_a_store_that_is_given_away() {
     for rule in holding() {
         let rules = [rule];
         let [from, to] = [(); 2].map(|()| Place::new(&rules));
@@ -204,30 +209,31 @@ fn what_is_held_is_in_the_parts_of_a_store_that_is_given_away() {
         }
         for number in 0..1000 {
             assert_eq!(to.held(u128::from(number)), 1 + number % 3);
-            assert!(to.end(u128::from(number), slot(number)));
+            assert!(to.release(u128::from(number), slot(number)));
         }
         assert!((0..1000).all(|number| to.held(number) == 0));
     }
 }
 
 #[test]
-fn what_a_process_holds_that_is_gone_or_silent_comes_back() {
+fn the_slots_of_a_process_that_is_gone_or_silent_are_released() {
     for rule in holding() {
         let place = Place::new(&[rule]);
         for number in 0..4 {
             assert!(place.begin(1, slot(number), 1, at(0)));
         }
-        place.store.release(1, at(1));
+        place.store.release_process(1, at(1));
         assert_eq!(place.held(1), 2);
         // the process of slot 2 still reports it
         place.tell(1, slot(2), 1, at(10));
-        let releases =
-            |until| place.store.release_stale_slots(|slot, heard| slot.process == 0 && heard <= until, at(20));
+        let releases = |until| {
+            place.store.release_stale_slots(|slot, reported_at| slot.process == 0 && reported_at <= until, at(20))
+        };
         releases(Nanos::ZERO);
         assert_eq!(place.held(1), 2);
         releases(at(9));
         assert_eq!(place.held(1), 1);
-        assert!(place.end(1, slot(2)));
+        assert!(place.release(1, slot(2)));
         place.tell(1, slot(2), 1, at(15));
         releases(at(15));
         assert_eq!(place.held(1), 0);
@@ -283,7 +289,7 @@ proptest! {
                     }
                     Step::End { which } if !running.is_empty() => {
                         let (slot, _) = running.swap_remove(which % running.len());
-                        let ended = places.iter().filter(|place| place.end(1, slot)).count();
+                        let ended = places.iter().filter(|place| place.release(1, slot)).count();
                         prop_assert!(ended >= 1);
                     }
                     Step::Tell { .. } | Step::End { .. } => {}
@@ -295,7 +301,7 @@ proptest! {
             places[2].give(1, &[&places[0]]);
             prop_assert_eq!(places[0].held(1), running.iter().map(|(_, cost)| cost).sum::<u64>());
             prop_assert_eq!(places[1].held(1) + places[2].held(1), 0);
-            prop_assert!(running.iter().all(|(slot, _)| places[0].end(1, *slot)));
+            prop_assert!(running.iter().all(|(slot, _)| places[0].release(1, *slot)));
             prop_assert_eq!(places[0].keys(), 0);
         }
     }
@@ -366,7 +372,7 @@ fn a_state_that_is_as_good_as_new_says_nothing_about_one_that_comes() {
 }
 
 #[test]
-fn what_is_as_good_as_new_is_forgotten_instead() {
+fn a_state_that_is_as_good_as_new_is_forgotten_instead() {
     let place = Place::new(&[rule(AlgorithmName::Gcra)]);
     place.charge(1, 1, at(0));
     assert!(place.take_moved(|_| Some(0), at(3600)).is_empty());
@@ -427,7 +433,7 @@ fn the_states_of_a_shared_limit_neither_go_nor_come() {
 }
 
 #[test]
-fn what_is_not_understood_is_counted_and_changes_nothing() {
+fn states_that_are_not_understood_are_counted_and_change_nothing() {
     let place = Place::new(&[rule(AlgorithmName::Gcra)]);
     place.charge(1, 1, at(0));
     let states = place.store.take(&place.identity(), key(1), &|| {}).unwrap();

@@ -51,11 +51,11 @@ pub(in crate::store::local) fn spec(rules: &[Rule]) -> LimitSpec<'_> {
         name: algorithm.as_str(),
         algorithm,
         mode,
-        key: 9,
+        key_kind: 9,
         is_reset: false,
         rules,
         max_keys: 100_000,
-        gives_back: false,
+        may_refund: false,
     }
 }
 
@@ -120,7 +120,7 @@ fn every_algorithm_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_runs_is_forgotten() {
+fn slots_of_running_requests_are_forgotten() {
     let restored = read(&written(&everything())).unwrap().store;
     let rules: Vec<Rule> = all_rules().into_iter().filter(Rule::holds_slots).collect();
     let binding = bound(&restored, &rules);
@@ -129,7 +129,7 @@ fn what_runs_is_forgotten() {
 }
 
 #[test]
-fn what_an_earlier_program_wrote_is_read() {
+fn a_snapshot_of_an_earlier_program_is_read() {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write("tests/fixtures/state/version-3.state", written(&everything())).unwrap();
         return;

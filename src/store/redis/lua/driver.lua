@@ -17,7 +17,7 @@ end
 -- in case Redis has lost that or some of its charges; but not where tokens came back, since a state from before that would
 -- take them again.
 --
--- A state that stays under other parameters (Core::leaves_under) is kept with those, and debited under them.
+-- A state that stays under other parameters (Core::keeps_old_parameters) is kept with those, and debited under them.
 
 local function has(bucket, flag)
     return string.find(bucket.enforcement, flag, 1, true)
@@ -56,7 +56,7 @@ local function load(bucket)
         return nil, true
     end
     local state, healed = old.read(text)
-    if state and rule.leaves_under and rule.leaves_under(old, state, 0) then
+    if state and rule.keeps_old_parameters and rule.keeps_old_parameters(old, state, 0) then
         bucket.keeper = { rule = old, parameters = parameters, state = state }
     else
         bucket.changed = true
@@ -92,7 +92,7 @@ end
 -- Makes the bucket one of the parameters that keep its state although cost is taken of it, if there are such.
 local function to_keeper(bucket, cost)
     local keeper = bucket.keeper
-    if keeper and bucket.rule.leaves_under(keeper.rule, keeper.state, cost) then
+    if keeper and bucket.rule.keeps_old_parameters(keeper.rule, keeper.state, cost) then
         bucket.rule, bucket.parameters, bucket.state = keeper.rule, keeper.parameters, keeper.state
         return keeper.rule
     end
@@ -174,8 +174,8 @@ for i, key in ipairs(KEYS) do
     bucket.state, bucket.healed = load(bucket)
     local may_lack = bucket.rule.merge and not bucket.outlives and not bucket.keeper
     local remembered = may_lack and match(argument, ';(.+)$')
-    local hint = remembered and bucket.rule.read(remembered)
-    local merged = hint and bucket.rule.merge(bucket.state, hint)
+    local repair = remembered and bucket.rule.read(remembered)
+    local merged = repair and bucket.rule.merge(bucket.state, repair)
     if merged and merged ~= bucket.state then
         bucket.state, bucket.text, bucket.changed, bucket.exists = merged, nil, true, true
         bucket.lacked = true

@@ -14,8 +14,8 @@ end
 
 local SECOND, DAY = 1e9, 86400e9
 
--- How long a key may owe beyond the times of its limit (algorithm::LONGEST_DEBT).
-local LONGEST_DEBT = DAY
+-- How long a key may owe beyond the times of its limit (algorithm::MAX_DEBT).
+local MAX_DEBT = DAY
 -- How far a clock may step back before what was written until then counts as nonsense.
 local STEP_BACK = DAY
 

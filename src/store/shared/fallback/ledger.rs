@@ -131,7 +131,7 @@ pub(super) mod tests {
             cost: 1,
             enforcement: Enforcement::DEFAULT,
             max_lease: 0,
-            gives_back: false,
+            may_refund: false,
         }
     }
 
@@ -147,7 +147,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_handed_in_is_what_the_bucket_in_redis_gained_meanwhile() {
+    fn the_due_tokens_are_those_that_the_bucket_in_redis_gained_meanwhile() {
         assert_eq!([30, 300, 600].map(|ms| due_after(60, ms)), [1, 10, 20], "all of it, while that fills the bucket");
         assert_eq!([900, 9_000].map(|ms| due_after(60, ms)), [20, 20], "a third of a bucket that has overflowed");
         assert_eq!([300, 9_000].map(|ms| due_after(0, ms)), [1, 1], "it was full, and had no use for the time");

@@ -79,7 +79,7 @@ fn there_and_back(walk: &Walk<'_>, changed: &Rule, state: &State, now: Nanos) ->
     for rule in [changed, walk.rule, changed, walk.rule] {
         let Some(carried) = rule.migrate_state(kept.0, kept.1.clone(), now) else { return Ok(()) };
         ends.push(rule.headroom(Some(&carried), now).until_full);
-        if !rule.leaves_under(kept.0, &kept.1, 1, now) {
+        if !rule.keeps_old_parameters(kept.0, &kept.1, 1, now) {
             kept = (rule, carried);
         }
     }

@@ -1,6 +1,6 @@
 //! Debits: costs that are charged whatever the limit allows.
 
-use tollgate::algorithm::{Decision, Denial, LONGEST_DEBT, Rule, State};
+use tollgate::algorithm::{Decision, Denial, MAX_DEBT, Rule, State};
 use tollgate::units::{Cost, Nanos};
 
 use super::probes::admits_no_more;
@@ -42,7 +42,7 @@ impl Debit {
             return if owing == walk.state.as_ref() { Ok(()) } else { Err("it changes something".to_owned()) };
         }
         let (decision, admitted) = walk.decide(cost, now.get());
-        let bounded = !rule.can_delay() || rule.headroom(admitted.as_ref(), now).until_full <= LONGEST_DEBT;
+        let bounded = !rule.can_delay() || rule.headroom(admitted.as_ref(), now).until_full <= MAX_DEBT;
         if decision.is_admitted() && bounded && owing != admitted.as_ref() {
             return Err(format!("{admitted:?} if it had been admitted"));
         }
@@ -60,7 +60,7 @@ fn made_good(walk: &Walk<'_>, owing: Option<&State>, now: Nanos) -> Result<(), S
     let window = rule.policy().window.unwrap_or_default().get();
     let times = window.saturating_mul(windows).saturating_add(walk.limit.max_wait()).saturating_add(2_000);
     let before = rule.headroom(walk.state.as_ref(), now).until_full;
-    let longest = before.max(LONGEST_DEBT.saturating_add(Nanos::new(times)));
+    let longest = before.max(MAX_DEBT.saturating_add(Nanos::new(times)));
     let takes = rule.headroom(owing, now).until_full;
     match takes <= longest {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! Grants: tokens that an operator gives back to a key.
+//! Grants: tokens of a key that an operator refunds.
 
 use tollgate::algorithm::{Decision, Rule, State};
 use tollgate::units::Nanos;

@@ -50,11 +50,11 @@ impl Law for Merge {
 }
 
 impl Merge {
-    /// A rule whose states are hints for Redis gains nothing by a merge with a state that came before.
+    /// A rule whose states repair those of Redis gains nothing by a merge with a state that came before.
     fn remembers(&mut self, walk: &Walk<'_>, at: u64) -> Result<(), String> {
         let rule = walk.rule;
         if let (Some(state), Some(earlier)) = (&walk.state, &self.earlier)
-            && rule.hint(earlier).is_some()
+            && rule.repair_state(earlier).is_some()
             && counts_until(rule, earlier) > at
         {
             let merged = rule.merge(state.clone(), earlier.clone());

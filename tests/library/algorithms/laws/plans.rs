@@ -20,11 +20,11 @@ pub(super) fn watch(limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> {
         name: "l",
         algorithm: limit.algorithm,
         mode: Mode::Sticky,
-        key: 0,
+        key_kind: 0,
         is_reset: false,
         rules: &rules,
         max_keys: 1,
-        gives_back: false,
+        may_refund: false,
     }]);
     (!rule.holds_slots())
         .then(|| -> Box<dyn Law> { Box::new(TwoPlans { larger, store, binding, requests: 0, admitted: Vec::new() }) })

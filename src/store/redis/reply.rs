@@ -40,7 +40,7 @@ pub enum BadReply {
 }
 
 /// The longest text that the script replies with.
-const LONGEST_TEXT: usize = 256;
+const MAX_TEXT: usize = 256;
 /// The flags of a bucket.
 const ADMITS: i64 = 1;
 const HEALED: i64 = 2;
@@ -65,9 +65,9 @@ pub enum KeyState {
 /// The states of a call's buckets after it, in the call's order.
 pub type AllSeen = SmallVec<[KeyState; 2]>;
 
-/// See [`ChargeReply::each`].
-pub struct Each<'a> {
-    answer: &'a ChargeReply,
+/// See [`ScriptReply::each`].
+pub struct RequestResults<'a> {
+    reply: &'a ScriptReply,
     buckets: &'a [Bucket<'a>],
     seen: AllSeen,
     position: u64,
@@ -75,7 +75,7 @@ pub struct Each<'a> {
 
 /// The script's reply.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ChargeReply {
+pub struct ScriptReply {
     /// The time of the call, on the call's clock.
     pub now: Nanos,
     /// The number of times that the script charged all buckets.
@@ -113,33 +113,33 @@ impl KeyState {
     }
 }
 
-impl ChargeReply {
+impl ScriptReply {
     /// Reads the reply to a call for `buckets`.
-    pub fn parse(reply: &[Field<'_>], buckets: &[Bucket<'_>]) -> Result<Self, BadReply> {
+    pub fn parse(fields: &[Field<'_>], buckets: &[Bucket<'_>]) -> Result<Self, BadReply> {
         let expected = buckets.len().saturating_mul(2).saturating_add(2);
-        if reply.len() != expected {
-            return Err(BadReply::Length { expected, found: reply.len() });
+        if fields.len() != expected {
+            return Err(BadReply::Length { expected, found: fields.len() });
         }
-        let now = Nanos::new(number(reply, 0, "a time")?);
-        let granted = number(reply, 1, "a number of charges")?;
-        let mut answer = Self { now, granted, healed: 0, found: SmallVec::new() };
+        let now = Nanos::new(number(fields, 0, "a time")?);
+        let granted = number(fields, 1, "a number of charges")?;
+        let mut reply = Self { now, granted, healed: 0, found: SmallVec::new() };
         for (bucket, position) in buckets.iter().zip((2..).step_by(2)) {
-            let Some(Field::Integer(flags @ 0..=7)) = reply.get(position) else {
+            let Some(Field::Integer(flags @ 0..=7)) = fields.get(position) else {
                 return Err(BadReply::Field { position, expected: "a bucket's flags" });
             };
             let position = position + 1;
-            let text = text(reply, position, "a bucket's state")?;
+            let text = text(fields, position, "a bucket's state")?;
             let wrong = BadReply::Field { position, expected: "a bucket's state" };
-            answer.healed += usize::from(flags & HEALED != 0);
+            reply.healed += usize::from(flags & HEALED != 0);
             let (text, fresh_after) = match text.split_once(';') {
                 Some((text, time)) => (text, Some(Nanos::new(time.parse().map_err(|_| wrong)?))),
                 None => (text, None),
             };
             let state = key_state(bucket, text).ok_or(wrong)?;
             let (admits, was_fresh) = (flags & ADMITS != 0, flags & FRESH != 0);
-            answer.found.push(Found { admits, was_fresh, fresh_after, state });
+            reply.found.push(Found { admits, was_fresh, fresh_after, state });
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     /// The results of a [`Call::Charge`](super::Call::Charge) of `buckets`, and the states of the buckets after it.
@@ -175,8 +175,8 @@ impl ChargeReply {
 
     /// The result of each request of a [`Call::Partial`](super::Call::Partial) of `buckets`, as if the requests had
     /// come one after the other: first the granted ones, then as many denied ones as the caller takes.
-    pub fn each<'a>(&'a self, buckets: &'a [Bucket<'a>]) -> Each<'a> {
-        Each { answer: self, buckets, seen: self.seen(), position: 0 }
+    pub fn each<'a>(&'a self, buckets: &'a [Bucket<'a>]) -> RequestResults<'a> {
+        RequestResults { reply: self, buckets, seen: self.seen(), position: 0 }
     }
 
     /// The states of the buckets after a debit, a refund or the end of a request.
@@ -221,23 +221,23 @@ impl ChargeReply {
     }
 }
 
-impl Iterator for Each<'_> {
+impl Iterator for RequestResults<'_> {
     type Item = AllCharged;
 
     fn next(&mut self) -> Option<AllCharged> {
-        let answer = self.answer;
-        let passes = self.position < answer.granted;
+        let reply = self.reply;
+        let passes = self.position < reply.granted;
         self.position = self.position.saturating_add(1);
-        let all = self.buckets.iter().zip(&answer.found).zip(&mut self.seen);
+        let all = self.buckets.iter().zip(&reply.found).zip(&mut self.seen);
         let charged = all.map(|((bucket, found), seen)| match seen {
             KeyState::Log { retry_after, headroom, .. } => {
                 let admits = found.admits || (passes && bucket.enforcement.enforces);
                 told(bucket, admits, *retry_after, *headroom)
             }
             KeyState::State(state) => {
-                let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, answer.now).0.is_admitted();
+                let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, reply.now).0.is_admitted();
                 let admits = admits || (passes && bucket.enforcement.enforces);
-                let (charged, after) = answer.charge(bucket, found, state.take(), admits, passes);
+                let (charged, after) = reply.charge(bucket, found, state.take(), admits, passes);
                 *state = after;
                 charged
             }
@@ -246,15 +246,15 @@ impl Iterator for Each<'_> {
     }
 }
 
-impl Each<'_> {
+impl RequestResults<'_> {
     /// The states of the buckets after the requests that the caller took, and all other granted ones.
     pub fn into_seen(self) -> AllSeen {
-        let Each { answer, buckets, seen, position } = self;
-        let others = answer.granted.saturating_sub(position);
+        let RequestResults { reply, buckets, seen, position } = self;
+        let others = reply.granted.saturating_sub(position);
         let all = buckets.iter().zip(seen).map(|(bucket, seen)| match seen {
             // all of these were admitted, so one debit of their sum gives the same state
             KeyState::State(state) if bucket.enforcement.consumes => {
-                KeyState::State(bucket.rule.rule().debit(state, bucket.cost.saturating_mul(others), answer.now))
+                KeyState::State(bucket.rule.rule().debit(state, bucket.cost.saturating_mul(others), reply.now))
             }
             seen => seen,
         });
@@ -293,17 +293,17 @@ fn key_state(bucket: &Bucket<'_>, text: &str) -> Option<KeyState> {
     words.next().is_none().then_some(KeyState::Log { retry_after, counted, headroom })
 }
 
-fn text<'a>(reply: &[Field<'a>], position: usize, expected: &'static str) -> Result<&'a str, BadReply> {
-    match reply.get(position) {
-        Some(Field::Text(bytes)) if bytes.len() <= LONGEST_TEXT => {
+fn text<'a>(fields: &[Field<'a>], position: usize, expected: &'static str) -> Result<&'a str, BadReply> {
+    match fields.get(position) {
+        Some(Field::Text(bytes)) if bytes.len() <= MAX_TEXT => {
             str::from_utf8(bytes).map_err(|_| BadReply::Field { position, expected })
         }
         _ => Err(BadReply::Field { position, expected }),
     }
 }
 
-fn number(reply: &[Field<'_>], position: usize, expected: &'static str) -> Result<u64, BadReply> {
-    text(reply, position, expected)?.parse().map_err(|_| BadReply::Field { position, expected })
+fn number(fields: &[Field<'_>], position: usize, expected: &'static str) -> Result<u64, BadReply> {
+    text(fields, position, expected)?.parse().map_err(|_| BadReply::Field { position, expected })
 }
 
 #[cfg(test)]

@@ -44,21 +44,21 @@ fn a_denial_is_worked_out_from_the_state_that_was_found() {
     let buckets = [bucket(&rule)];
     // full again 200 ms after the time of the call
     let reply = [text("5000000000"), text("0"), Field::Integer(0), text("5 200000000 0")];
-    let answer = ChargeReply::parse(&reply, &buckets).unwrap();
+    let answer = ScriptReply::parse(&reply, &buckets).unwrap();
     let (charged, all) = answer.charged(&buckets);
     assert_eq!(charged[0].decision, Decision::later(Nanos::new(100_000_000)));
     assert_eq!(charged[0].headroom.until_full, Nanos::new(200_000_000));
     let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
-    assert_eq!(buckets[0].rule.rule().hint(state).as_deref(), Some("5 200000000 0"));
+    assert_eq!(buckets[0].rule.rule().repair_state(state).as_deref(), Some("5 200000000 0"));
 }
 
 #[test]
-fn what_was_granted_is_known_however_few_are_told_of_it() {
+fn the_granted_charges_are_known_however_few_are_told_of_them() {
     let window = Value::Duration(Nanos::SECOND);
     let rule = shared(AlgorithmName::FixedWindow, &[("limit", Value::Whole(9)), ("window", window)]);
     let buckets = [bucket(&rule)];
     let reply = [text("5000000000"), text("5"), Field::Integer(1), text("")];
-    let answer = ChargeReply::parse(&reply, &buckets).unwrap();
+    let answer = ScriptReply::parse(&reply, &buckets).unwrap();
     for told in 0..=5 {
         let mut each = answer.each(&buckets);
         each.by_ref().take(told).for_each(drop);
@@ -68,13 +68,13 @@ fn what_was_granted_is_known_however_few_are_told_of_it() {
 }
 
 #[test]
-fn what_is_no_reply_is_an_error_that_says_where() {
+fn fields_that_are_no_reply_are_an_error_that_says_where() {
     let (gcra, log) = (gcra(), log());
     let both = [bucket(&gcra), bucket(&log)];
     let good = [text("5"), text("1"), Field::Integer(1), text(""), Field::Integer(3), text("- 2 0 9 1")];
-    assert_eq!(ChargeReply::parse(&good, &both).map(|answer| answer.healed), Ok(1));
-    assert_eq!(ChargeReply::parse(&good[..5], &both), Err(BadReply::Length { expected: 6, found: 5 }));
-    assert_eq!(ChargeReply::parse(&[], &both), Err(BadReply::Length { expected: 6, found: 0 }));
+    assert_eq!(ScriptReply::parse(&good, &both).map(|answer| answer.healed), Ok(1));
+    assert_eq!(ScriptReply::parse(&good[..5], &both), Err(BadReply::Length { expected: 6, found: 5 }));
+    assert_eq!(ScriptReply::parse(&[], &both), Err(BadReply::Length { expected: 6, found: 0 }));
     let long = "1".repeat(1 << 20);
     let wrong = [
         (0, vec![text(""), text("-1"), text("nan"), text("18446744073709551616"), Field::Integer(5), Field::Other]),
@@ -87,7 +87,7 @@ fn what_is_no_reply_is_an_error_that_says_where() {
         for field in fields {
             let mut reply = good;
             reply[position] = field;
-            let found = ChargeReply::parse(&reply, &both);
+            let found = ScriptReply::parse(&reply, &both);
             assert!(matches!(found, Err(BadReply::Field { position: at, .. }) if at == position), "{found:?}");
         }
     }
@@ -100,7 +100,7 @@ fn a_state_at_the_edge_of_what_can_be_counted_is_none_that_panics() {
     let most = u128::MAX.to_string();
     for state in [format!("{most} 0 0"), format!("0 {most} 0"), format!("0 0 {most}"), format!("{} 0 0", u64::MAX)] {
         let reply = [text("18446744073709551615"), text("1"), Field::Integer(0), text(&state)];
-        if let Ok(answer) = ChargeReply::parse(&reply, &buckets) {
+        if let Ok(answer) = ScriptReply::parse(&reply, &buckets) {
             answer.charged(&buckets);
             answer.seen();
             answer.each(&buckets).take(3).for_each(drop);

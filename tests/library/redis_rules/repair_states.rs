@@ -12,7 +12,7 @@ use crate::redis_rules::script::Scripted;
 use crate::redis_rules::slots::{START, after, bucket, call, shared};
 
 #[test]
-fn hints_of_a_gateway_replace_states_that_redis_lost() {
+fn the_state_that_a_gateway_remembers_stands_in_for_one_that_redis_has_forgotten() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     let rule = shared("gcra rate=7/13s burst=3");
@@ -20,21 +20,21 @@ fn hints_of_a_gateway_replace_states_that_redis_lost() {
     let answer = call(&mut redis, Call::Charge, START, &fresh);
     let (_, all) = answer.charged(std::slice::from_ref(&fresh));
     let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
-    let hint = fresh.rule.rule().hint(state).unwrap();
+    let repair = fresh.rule.rule().repair_state(state).unwrap();
     redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
     let one = |call_argument| bucket(&rule, 1, call_argument);
     let at = |seconds: u64| after(seconds);
-    let denied = call(&mut redis, Call::Charge, at(1), &one(CallArgument::Hint(&hint)));
+    let denied = call(&mut redis, Call::Charge, at(1), &one(CallArgument::RepairState(&repair)));
     let retry_after = Nanos::new(13_000_000_000_u64.div_ceil(7) - 1_000_000_000);
     assert_eq!(denied.charged(&[one(CallArgument::Nothing)]).0[0].decision, Decision::later(retry_after));
-    // an older hint, a malformed hint and a missing one change nothing
-    assert_eq!(call(&mut redis, Call::Charge, at(2), &one(CallArgument::Hint(&hint))).granted, 1);
-    for call_argument in [CallArgument::Hint(&hint), CallArgument::Hint("nan"), CallArgument::Nothing] {
+    // an older repair state, a malformed one and a missing one change nothing
+    assert_eq!(call(&mut redis, Call::Charge, at(2), &one(CallArgument::RepairState(&repair))).granted, 1);
+    for call_argument in [CallArgument::RepairState(&repair), CallArgument::RepairState("nan"), CallArgument::Nothing] {
         assert_eq!(call(&mut redis, Call::Charge, at(2), &one(call_argument)).granted, 0);
     }
-    // a hint of a clock far ahead counts as the largest debt
-    let hint = "99999999999999 0 0";
-    let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, CallArgument::Hint(hint)));
+    // a repair state of a clock far ahead counts as the largest debt
+    let repair = "99999999999999 0 0";
+    let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, CallArgument::RepairState(repair)));
     let until_full = answer.seen()[0].headroom(rule.rule(), answer.now).until_full;
     assert_eq!(until_full, Nanos::new(86_400_000_000_000 + 78_000_000_000_u64.div_ceil(7)));
 }
@@ -71,16 +71,16 @@ fn the_script_merges_what_it_keeps_with_what_a_node_remembers_as_the_rules_in_ru
         if is_over(&kept) || is_over(&remembered) {
             continue;
         }
-        let (Some(first), Some(second)) = (rule.hint(&kept), rule.hint(&remembered)) else { continue };
+        let (Some(first), Some(second)) = (rule.repair_state(&kept), rule.repair_state(&remembered)) else { continue };
         redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
-        let mut stands = |hint: &str| {
-            let answer = call(&mut redis, Call::Debit, now, &bucket(&shared, 0, CallArgument::Hint(hint)));
+        let mut stands = |repair: &str| {
+            let answer = call(&mut redis, Call::Debit, now, &bucket(&shared, 0, CallArgument::RepairState(repair)));
             answer.seen()[0].headroom(&rule, now)
         };
         let expected =
             [&kept, &rule.merge(kept.clone(), remembered.clone())].map(|state| rule.headroom(Some(state), now));
-        for (hint, expected) in [(&first, &expected[0]), (&second, &expected[1]), (&first, &expected[1])] {
-            compare::headroom(&rule, expected, &stands(hint)).unwrap_or_else(|different| {
+        for (repair, expected) in [(&first, &expected[0]), (&second, &expected[1]), (&first, &expected[1])] {
+            compare::headroom(&rule, expected, &stands(repair)).unwrap_or_else(|different| {
                 panic!("case {case}, {}: {kept:?} and {remembered:?}: {different}", rule.describe())
             });
         }
@@ -131,10 +131,10 @@ fn a_state_of_before_tokens_came_back_does_not_take_them_again() {
         let answer = call(&mut redis, Call::Charge, START, &spent);
         let (charged, all) = answer.charged(std::slice::from_ref(&spent));
         let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
-        let hint = rule.rule().hint(state).unwrap();
+        let repair = rule.rule().repair_state(state).unwrap();
         let full_at = START.saturating_add(charged[0].headroom.until_full);
         call(&mut redis, Call::Refund, after(1), &bucket(&rule, 4, CallArgument::FullAt(full_at, None)));
-        let one = bucket(&rule, 1, CallArgument::Hint(&hint));
+        let one = bucket(&rule, 1, CallArgument::RepairState(&repair));
         let granted: Vec<u64> =
             (2..8).map(|second| call(&mut redis, Call::Charge, after(second), &one).granted).collect();
         assert_eq!(granted, [1, 1, 1, 1, 0, 0], "{limit}");
@@ -143,7 +143,7 @@ fn a_state_of_before_tokens_came_back_does_not_take_them_again() {
         assert_eq!(call(&mut redis, Call::Charge, after(8), &one).granted, 0, "{limit}");
         // also for a refund that comes first
         redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
-        let refund = bucket(&rule, 4, CallArgument::FullAt(full_at, Some(&hint)));
+        let refund = bucket(&rule, 4, CallArgument::FullAt(full_at, Some(&repair)));
         call(&mut redis, Call::Refund, after(9), &refund);
         let one = bucket(&rule, 1, CallArgument::Nothing);
         let granted: Vec<u64> =
