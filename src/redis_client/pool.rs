@@ -157,7 +157,7 @@ impl Pool {
             Ok(connection) => connection,
             Err(error) => {
                 self.forget(target, &opening);
-                return Err(error);
+                return Err(unopened(error));
             }
         };
         let asked = match mode {
@@ -231,6 +231,14 @@ async fn connect(servers: Servers, target: Target) -> RedisResult<Connection> {
             sentinel::primary(master, sentinels, username.as_deref(), &credentials, &login).await
         }
         (Target::Primary, Layout::Cluster { .. }) => Err(failed("a cluster has more than one primary".to_owned())),
+    }
+}
+
+/// The error of a connection that did not open, as one of a command that was not sent.
+fn unopened(error: RedisError) -> RedisError {
+    match CallError::from(&error) {
+        CallError::Broken(text) | CallError::InvalidReply(text) => failed(text),
+        CallError::Unreachable(_) | CallError::Refused(_) | CallError::Moving(_) => error,
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tollgate::redis_client::{Credentials, Servers};
 use tollgate::store::shared::link::CallError;
 
 use crate::redis_link::Caller;
@@ -42,6 +43,24 @@ async fn servers_that_are_no_redis_are_an_error() {
     for (what, port) in servers {
         let answer = Caller::to(port).count("a").await;
         assert!(matches!(answer, Err(CallError::InvalidReply(_) | CallError::Broken(_))), "{what}: {answer:?}");
+    }
+}
+
+/// Whoever sees such an error may send the command again: the server cannot have run it.
+#[tokio::test]
+async fn a_connection_that_ends_at_login_has_carried_no_command() {
+    for ends in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let servers = Servers::at("127.0.0.1", listener.local_addr().unwrap().port());
+        servers.set_credentials(Credentials { password: Some(Arc::from("open-sesame")), ..Credentials::default() });
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                // unread bytes make the end of a connection a reset
+                drop(if ends { stream.read(&mut [0; 64 << 10]) } else { stream.read(&mut [0]) });
+            }
+        });
+        let answer = Caller::of(servers).count("a").await;
+        assert!(matches!(answer, Err(CallError::Unreachable(_))), "{answer:?}");
     }
 }
 
