@@ -130,16 +130,20 @@ impl LocalStore {
                 received.unknown = received.unknown.saturating_add(1);
                 continue;
             };
-            let counts = |state: &State| !bound.rule.evictability(state).is_fresh(bound.own_time(now));
-            let before = cells.state(bound, key, now).filter(counts);
+            // as for charges, a state under a shorter window does not end a longer one
+            let keeper = cells.keeper(bound, key, 0, now);
+            let kept =
+                keeper.as_ref().map_or(bound, |(number, rule)| BoundRule { table: &table, number: *number, rule });
+            let counts = |state: &State| !kept.rule.evictability(state).is_fresh(kept.own_time(now));
+            let before = cells.state(kept, key, now).filter(counts);
             let count = if before.is_some() { &mut received.merged } else { &mut received.kept };
             *count = count.saturating_add(1);
-            let came = unheld(bound.rule, table.with_own_times(bound.rule, state), now).filter(counts);
+            let came = received_state(bound, kept, state, now).filter(counts);
             let both = match (before, came) {
-                (Some(before), Some(came)) => Some(bound.rule.merge(before, came)),
+                (Some(before), Some(came)) => Some(kept.rule.merge(before, came)),
                 (before, came) => came.or(before),
             };
-            cells.put(bound, key, both);
+            cells.put(kept, key, both);
         }
         for held in states.held.iter().filter(|_| spec.algorithm.holds_slots()) {
             if let Some(bound) = rules.at(held.rule) {
@@ -163,6 +167,17 @@ fn batch_for<'b, 's>(
         batches.len().saturating_sub(1)
     });
     &mut batches[position].1
+}
+
+/// A state that came under the parameters of `from`, under those of `kept` and in their times.
+fn received_state(from: BoundRule<'_>, kept: BoundRule<'_>, state: State, now: Nanos) -> Option<State> {
+    let state = unheld(from.rule, from.table.with_own_times(from.rule, state), now)?;
+    if from.number == kept.number {
+        return Some(state);
+    }
+    let wall = from.table.wall_ahead();
+    let state = from.rule.shift(state, kept.rule.own_offset(wall).minus(from.rule.own_offset(wall)));
+    kept.rule.migrate_state(from.rule, state, kept.own_time(now))
 }
 
 /// A state without the slots that requests hold.

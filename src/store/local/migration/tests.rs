@@ -5,7 +5,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::AlgorithmName;
+use crate::algorithm::{AlgorithmName, Value};
 use crate::charge::{Charged, Enforcement, Mode, RuleRef, Sharing, Slot};
 use crate::store::local::StateElsewhere;
 use crate::store::local::snapshot::tests::{at, rule, spec};
@@ -108,7 +108,7 @@ fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
 #[test]
 fn a_state_that_is_too_large_to_move_is_lost_and_counted() {
     let mut arguments = rule(AlgorithmName::SlidingLog).arguments();
-    arguments.set("limit", crate::algorithm::Value::Whole(100_000));
+    arguments.set("limit", Value::Whole(100_000));
     let place = Place::new(&[AlgorithmName::SlidingLog.build(&arguments).unwrap()]);
     for number in 0..100_000 {
         place.charge(1, 1, at(0).saturating_add(Nanos::new(number * 500_000)));
@@ -123,7 +123,7 @@ fn holding() -> impl Iterator<Item = Rule> {
         let mut arguments = rule(algorithm).arguments();
         for name in ["limit", "min", "max"] {
             if algorithm.parameters().iter().any(|parameter| parameter.name == name) {
-                arguments.set(name, crate::algorithm::Value::Whole(WIDE));
+                arguments.set(name, Value::Whole(WIDE));
             }
         }
         algorithm.build(&arguments).unwrap()
@@ -357,6 +357,31 @@ fn two_states_of_one_key_become_one_that_admits_no_more_than_either() {
     }
 }
 
+/// As two plans use one key, one of them at the owner's stand-in. The order in which the two states came does not matter.
+#[test]
+fn a_state_under_a_shorter_window_ends_no_longer_one() {
+    let window = |limit, seconds| {
+        let window = Value::Duration(Nanos::from_secs(seconds));
+        let arguments = [("limit", Value::Whole(limit)), ("window", window)];
+        AlgorithmName::FixedWindow.build(&arguments.into()).unwrap()
+    };
+    let rules = [window(10, 3_600), window(1_000, 86_400)];
+    let spend = |place: &Place, rule, cost| {
+        let charge = Charge { rule: RuleRef::Listed(rule), ..charge(1, cost) };
+        place.store.charge(&place.binding, &mut [charge], at(0))[0].decision.is_admitted()
+    };
+    for [from_rule, to_rule] in [[0, 1], [1, 0]] {
+        let [from, to] = [(); 2].map(|()| Place::new(&rules));
+        for (place, rule) in [(&from, from_rule), (&to, to_rule)] {
+            assert!(spend(place, rule, [10, 1][rule]));
+        }
+        let states = from.store.take(&from.identity(), key(1), &|| {}).unwrap();
+        assert_eq!(to.store.put(&states, at(0)).merged, 1);
+        assert!(!spend(&to, 0, 1), "the hour's tokens are spent, wherever");
+        assert!(spend(&to, 1, 990) && !spend(&to, 1, 1), "the day's limit is left, but for these");
+    }
+}
+
 #[test]
 fn a_state_that_is_as_good_as_new_says_nothing_about_one_that_comes() {
     let rules = [rule(AlgorithmName::QuotaReset)];
@@ -402,7 +427,7 @@ fn the_common_bucket_of_a_full_table_stays_and_a_full_table_takes_what_comes() {
 fn a_key_meets_the_parameters_of_where_it_comes_to_with_what_it_has_used() {
     let half = rule(AlgorithmName::Gcra);
     let mut arguments = half.arguments();
-    arguments.set("burst", crate::algorithm::Value::Whole(10));
+    arguments.set("burst", Value::Whole(10));
     let wide = AlgorithmName::Gcra.build(&arguments).unwrap();
     let (from, to) = (Place::new(slice::from_ref(&half)), Place::new(slice::from_ref(&wide)));
     let carried = Place::new(slice::from_ref(&half));
