@@ -197,12 +197,17 @@ impl Core for SlidingWindow {
         WindowCounts { window: last.window, current: last.current.max(current), previous: last.previous.max(previous) }
     }
 
-    /// Windows begin at other times on the other clock: the counts move to the first window that begins no earlier.
+    /// If windows begin at other times on the other clock, the counts move to the first window that begins no earlier.
     fn shift(&self, state: WindowCounts, by: ClockOffset) -> WindowCounts {
         let beginning = i128::try_from(self.beginning(state.window)).unwrap_or(i128::MAX);
         let shifted = u128::try_from(beginning.saturating_add(by.get().into())).unwrap_or(0);
         let window = u64::try_from(shifted.div_ceil(self.length())).unwrap_or(u64::MAX);
         WindowCounts { window, ..state }
+    }
+
+    /// Windows begin at multiples of their length on the wall clock, so counts move between gateways without a change.
+    fn own_offset(&self, wall: ClockOffset) -> ClockOffset {
+        wall.beyond_whole(self.window)
     }
 
     fn largest_cost(&self) -> Option<Cost> {

@@ -105,7 +105,6 @@ async fn forward<S: Service>(
         admitted?;
     }
     let (timing, is_idempotent) = (exchange.timing(), is_idempotent(&request.method));
-    let (needs_new_connection, body_so_far) = (false, held);
     let mut forwarding = Forwarding {
         worker,
         client,
@@ -114,8 +113,8 @@ async fn forward<S: Service>(
         timer,
         timing,
         is_idempotent,
-        needs_new_connection,
-        body_so_far,
+        needs_new_connection: false,
+        body_so_far: held,
     };
     loop {
         let destination = forwarding.exchange.destination()?;
