@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::admin_api;
 use crate::support::redis::Redis;
 use crate::support::shared::{self, ONCE_IN_LONG, passed, wait_for_breaker};
-use crate::support::{Gateway, Origin, free_port, wait_until};
+use crate::support::{Gateway, LossyProxy, Origin, free_port, wait_until};
 
 /// A gateway with `limit`, shared through the Redis on `port`.
 fn gateway(origin: &Origin, port: u16, limit: &str) -> Gateway {
@@ -57,6 +57,25 @@ fn tokens_admitted_without_redis_are_reconciled_on_recovery() {
     wait_for_breaker(&gateway, "closed");
     // Redis restarts empty: the gateway restores the older request by read repair, and reconciles the three
     assert_eq!(passed(&gateway, "a", 10), 2);
+    drop(redis);
+}
+
+#[test]
+fn a_reconciliation_whose_reply_is_lost_counts_once() {
+    let (origin, port) = (Origin::start(), free_port());
+    let redis = Redis::start_on(port, None);
+    // the charge that reconciles is the only one that takes tokens and is made even where it is denied
+    let way = LossyProxy::to(port, b"\r\ntd\r\n", 2);
+    let gateway = gateway(&origin, way.port, "algorithm: gcra, rate: 1/h, burst: 9, on_store_down: local");
+    assert_eq!(passed(&gateway, "a", 1), 1);
+    drop(redis);
+    assert_eq!(passed(&gateway, "a", 3), 3);
+    wait_for_breaker(&gateway, "open");
+    let redis = Redis::start_on(port, None);
+    gateway.wait_for_metric("tollgate_limit_unsynced_tokens", &[], 0.0);
+    assert!(way.left() < 2, "a reply was lost");
+    wait_for_breaker(&gateway, "closed");
+    assert_eq!(passed(&gateway, "a", 10), 5);
     drop(redis);
 }
 

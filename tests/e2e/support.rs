@@ -26,7 +26,7 @@ pub mod wall_clock;
 pub mod wire;
 
 pub use client::{Client, Response};
-pub use distance::DelayProxy;
+pub use distance::{DelayProxy, LossyProxy};
 pub use folder::Folder;
 pub use gateway::Gateway;
 pub use origin::{Exchange, Origin, RefusingNode, SilentNode};

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
 use crate::charge::Enforcement;
-use crate::store::shared::calls::Operation;
+use crate::store::shared::calls::{CallFailure, Operation};
 use crate::store::shared::fallback::Due;
 use crate::store::shared::heartbeat::HEARTBEAT;
 use crate::store::shared::limit::ChargePart;
@@ -83,14 +83,15 @@ impl SharedStore {
             enforcement: Enforcement { enforces: false, consumes: true, counts_denied: true },
             ..due.part.clone()
         };
-        // ask first: without a reply, do not send a charge that might be made twice
+        // ask first: without a reply, do not send a charge that might not be made
         let Ok(before) = self.call_charge(Operation::Reconcile, std::slice::from_ref(&asks), 0).await else {
             return false;
         };
-        if self.call_charge(Operation::Reconcile, std::slice::from_ref(&owes), 0).await.is_err() {
-            return false;
+        match self.call_charge(Operation::Reconcile, std::slice::from_ref(&owes), 0).await {
+            Err(CallFailure::NotRun) => return false,
+            // without a reply the tokens count once or not at all: sent again, they could count twice
+            Ok(_) | Err(CallFailure::MayHaveRun) => self.fallback.reconciled(due),
         }
-        self.fallback.reconciled(due);
         let remaining = before.each.first().and_then(|before| before.first()?.headroom.remaining);
         if let Some(missing) = remaining.and_then(|remaining| owes.cost.checked_sub(remaining)) {
             self.counts.overshoot.fetch_add(missing, Ordering::Relaxed);

@@ -1,9 +1,10 @@
-//! A connection to a server on this machine with a delay that the test sets.
+//! Connections to a server on this machine that are slow, or that lose replies.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -33,8 +34,57 @@ impl DelayProxy {
 
     /// Sets the delay in each direction for all bytes from now on.
     pub fn set(&self, each_way: Duration) {
-        self.each_way.store(u64::try_from(each_way.as_micros()).unwrap(), Ordering::Relaxed);
+        self.each_way.store(u64::try_from(each_way.as_micros()).unwrap(), Relaxed);
     }
+}
+
+/// A relay to a server that cuts a connection before the reply to a request which contains some bytes.
+pub struct LossyProxy {
+    pub port: u16,
+    left: Arc<AtomicU64>,
+}
+
+impl LossyProxy {
+    /// A relay to the server on `port` that loses `replies` replies to requests with `marker`.
+    pub fn to(port: u16, marker: &'static [u8], replies: u64) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let proxy = Self { port: listener.local_addr().unwrap().port(), left: Arc::new(AtomicU64::new(replies)) };
+        let left = Arc::clone(&proxy.left);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { continue };
+                let [replies_to, requests_to] = [&client, &server].map(|stream| stream.try_clone().unwrap());
+                let (is_cut, left) = (Arc::new(AtomicBool::new(false)), Arc::clone(&left));
+                let cuts = Arc::clone(&is_cut);
+                pass(client, requests_to, move |bytes| {
+                    let marked = bytes.windows(marker.len()).any(|part| part == marker);
+                    let loses = marked && left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+                    cuts.fetch_or(loses, Relaxed);
+                    true
+                });
+                pass(server, replies_to, move |_| !is_cut.load(Relaxed));
+            }
+        });
+        proxy
+    }
+
+    /// How many replies are still to be lost.
+    pub fn left(&self) -> u64 {
+        self.left.load(Relaxed)
+    }
+}
+
+/// Forwards the bytes that `may_pass` in one direction, in a thread that ends with the connection.
+fn pass(mut from: TcpStream, mut to: TcpStream, may_pass: impl Fn(&[u8]) -> bool + Send + 'static) {
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(read @ 1..) = from.read(&mut bytes) {
+            if !may_pass(&bytes[..read]) || to.write_all(&bytes[..read]).is_err() {
+                break;
+            }
+        }
+        [from, to].iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    });
 }
 
 /// Forwards bytes in one direction, in threads that end with the connection.
@@ -45,7 +95,7 @@ fn relay(from: &TcpStream, to: &TcpStream, delay: &Arc<AtomicU64>) {
     std::thread::spawn(move || {
         let mut bytes = vec![0; 64 << 10];
         while let Ok(read @ 1..) = from.read(&mut bytes) {
-            let due = now() + Duration::from_micros(delay.load(Ordering::Relaxed));
+            let due = now() + Duration::from_micros(delay.load(Relaxed));
             if sender.send((due, bytes[..read].to_vec())).is_err() {
                 break;
             }
