@@ -55,7 +55,7 @@ impl Subject {
             key_secret: None,
         };
         let told = Arc::clone(&clock) as Arc<dyn Clock>;
-        let shared = SharedStore::new(settings, 1, told, Box::new(|_| {}));
+        let shared = SharedStore::new(settings, 1, None, told, Box::new(|_| {}));
         let store = Store::new(LocalStore::new(), Some(shared), None);
         let (wide, narrow) = (gcra(1_000_000, Nanos::SECOND, 1_000_000), gcra(1, Nanos::from_secs(3600), 1));
         let shared = |consistency| Mode::Shared(Sharing { consistency, ..Sharing::default() });

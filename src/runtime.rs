@@ -277,7 +277,8 @@ fn build_store(
     // the workers call Redis and peers, and so does the background work
     let calling_threads = workers.saturating_add(1);
     let shared = shared.map(|settings| {
-        SharedStore::new(settings, calling_threads, Arc::clone(clock), call_observer(telemetry.store.clone()))
+        let observer = call_observer(telemetry.store.clone());
+        SharedStore::new(settings, calling_threads, Predecessor::member(), Arc::clone(clock), observer)
     });
     let cluster = cluster.map(|settings| {
         let peer_observer = peer_observer(telemetry.cluster.clone());
@@ -320,11 +321,16 @@ impl Prepared {
             .inspect_err(|panicked| tracing::error!(error = %panicked, "the gateway ends without a signal"));
         // another process serves on the sockets: a successor, or the old process if this one has failed to take over
         let has_failed = takes_over && gateway.traffic.lifecycle.phase() == Phase::Starting;
-        if !has_failed && !matches!(ended, Ok(ExitMode::Successor)) {
+        let is_last = !has_failed && !matches!(ended, Ok(ExitMode::Successor));
+        if is_last {
             socket_files.clear();
         }
         snapshot_writer.write();
         senders.finish();
+        if let Some(shared) = gateway.store.shared().filter(|_| is_last) {
+            // an error only makes this gateway count for some seconds more
+            drop(block_on(shared.leave()));
+        }
         let requests = gateway.traffic.requests();
         if requests > 0 {
             tracing::warn!(requests, "the end of the process breaks off requests; they have no line in the access log");

@@ -238,7 +238,7 @@ async fn connect(servers: Servers, target: Target) -> RedisResult<Connection> {
 fn unopened(error: RedisError) -> RedisError {
     match CallError::from(&error) {
         CallError::Broken(text) | CallError::InvalidReply(text) => failed(text),
-        CallError::Unreachable(_) | CallError::Refused(_) | CallError::Moving(_) => error,
+        CallError::Unreachable(_) | CallError::Refused(_) | CallError::Moving(_) | CallError::TimedOut => error,
     }
 }
 

@@ -44,6 +44,8 @@ const WRITTEN_STATE_VARIABLE: &str = "TOLLGATE_HANDOVER_STATE";
 const REFUSED_STATE_VARIABLE: &str = "TOLLGATE_HANDOVER_STATE_REFUSED";
 /// The most bytes of a variable; Linux starts no process with 128 KiB or more in one.
 const MAX_VARIABLE_BYTES: usize = 100 << 10;
+/// The variable that tells the new process the number by which Redis counts this gateway.
+const MEMBER_VARIABLE: &str = "TOLLGATE_HANDOVER_MEMBER";
 /// The variable in which systemd tells the main process of a service its process ID.
 const SYSTEMD_VARIABLE: &str = "SYSTEMD_EXEC_PID";
 /// The byte that accompanies each socket: whether a supervisor has opened it.
@@ -99,9 +101,13 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts this process's program again, with the same arguments. `active` is the configuration in force, and `state` the
-    /// state file of this process.
-    pub(super) fn start(active: &ActiveConfig, state: PredecessorFile) -> Result<Self, UpgradeError> {
+    /// Starts this process's program again, with the same arguments. `active` is the configuration in force, `state` the state
+    /// file of this process, and `member` its number in Redis.
+    pub(super) fn start(
+        active: &ActiveConfig,
+        state: PredecessorFile,
+        member: Option<u64>,
+    ) -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::IsInit);
         }
@@ -124,6 +130,7 @@ impl Successor {
             .env(SOURCES_VARIABLE, sources)
             .env(WRITTEN_STATE_VARIABLE, state.written.unwrap_or_default())
             .env(REFUSED_STATE_VARIABLE, state.refused.unwrap_or_default())
+            .env(MEMBER_VARIABLE, member.map(|member| member.to_string()).unwrap_or_default())
             .stdin(Stdio::from(OwnedFd::from(theirs)));
         // the new process receives the sockets through the Unix socket, not from systemd
         for name in SYSTEMD_VARIABLES {
@@ -250,6 +257,12 @@ impl Predecessor {
         sources.iter().find(is_lost).map_or(Ok(()), |source| {
             Err(format!("the source {} cannot be read here, and the old process has its data", source.name()))
         })
+    }
+
+    /// The number by which Redis counts the old process, if this one takes over from one and it has one.
+    pub(super) fn member() -> Option<u64> {
+        std::env::var(HANDOVER_VARIABLE).ok()?;
+        std::env::var(MEMBER_VARIABLE).ok()?.parse().ok()
     }
 
     /// The state file of the old process. One of an earlier version names none.

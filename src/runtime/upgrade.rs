@@ -38,7 +38,8 @@ impl Upgrader {
         let sockets = self.gate.sockets()?;
         let snapshot_writer = Arc::clone(&self.snapshot_writer);
         let state = blocking(move || Ok(snapshot_writer.for_successor())).await?;
-        let successor = Successor::start(&self.gateway.active.load(), state)?;
+        let member = self.gateway.store.shared().map(|shared| shared.member());
+        let successor = Successor::start(&self.gateway.active.load(), state, member)?;
         blocking(successor.preparation(sockets)?).await?;
         Ok(successor)
     }

@@ -87,8 +87,10 @@ pub struct CallEvent {
 
 /// States that all gateways share, in Redis, as this gateway uses them.
 pub struct SharedStore {
-    /// The number that identifies this gateway.
+    /// The number that identifies this process.
     id: u64,
+    /// The number by which heartbeats count this gateway: that of the first process, if others took over from it.
+    member: u64,
     settings: StoreSettings,
     link: Box<dyn Scripts>,
     heartbeat_link: Box<dyn Scripts>,
@@ -152,18 +154,25 @@ pub(super) enum SharedOutcome {
 }
 
 impl SharedStore {
-    /// A store that connects at its first call. `threads` is the number of threads that call Redis.
-    pub fn new(settings: StoreSettings, threads: usize, clock: Arc<dyn Clock>, observer: CallObserver) -> Arc<Self> {
+    /// A store that connects at its first call. `threads` is the number of threads that call Redis. `member` is the number
+    /// of the process that hands over to this one, if one does: both then count as one gateway.
+    pub fn new(
+        settings: StoreSettings,
+        threads: usize,
+        member: Option<u64>,
+        clock: Arc<dyn Clock>,
+        observer: CallObserver,
+    ) -> Arc<Self> {
         let link = |threads| Box::new(Link::new(settings.servers.clone(), threads)) as Box<dyn Scripts>;
-        let links = (link(threads), link(1));
-        Self::reached_over(links, rand::random(), settings, clock, observer)
+        let (links, id) = ((link(threads), link(1)), rand::random());
+        Self::reached_over(links, (id, member.unwrap_or(id)), settings, clock, observer)
     }
 
-    /// A store of the gateway `id`, which must be unique. It calls over the first link and sends heartbeats over the
-    /// second.
+    /// A store of the process `id`, which must be unique, and of the gateway `member`. It calls over the first link and
+    /// sends heartbeats over the second.
     pub fn reached_over(
         (link, heartbeat_link): (Box<dyn Scripts>, Box<dyn Scripts>),
-        id: u64,
+        (id, member): (u64, u64),
         settings: StoreSettings,
         clock: Arc<dyn Clock>,
         observer: CallObserver,
@@ -171,6 +180,7 @@ impl SharedStore {
         let min = settings.nodes.unwrap_or(1);
         Arc::new(Self {
             id,
+            member,
             node_count: Mutex::new(NodeCount::at_least(min)),
             nodes: AtomicU64::new(min),
             heartbeat_link,
@@ -249,6 +259,11 @@ impl SharedStore {
             self.keep_slots(),
             self.keep_syncing()
         );
+    }
+
+    /// The number by which heartbeats count this gateway.
+    pub const fn member(&self) -> u64 {
+        self.member
     }
 
     pub(super) fn limit(&self, spec: &LimitSpec<'_>) -> Option<SharedLimit> {

@@ -154,7 +154,7 @@ impl Lineage {
     }
 
     /// Makes another process take over. Returns the process ID of the old one.
-    fn hand_over(&mut self) -> u32 {
+    pub fn hand_over(&mut self) -> u32 {
         let before = self.current;
         signal(before, "USR2");
         self.current = wait_for("another process", || self.serving().filter(|serving| *serving != before));

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use crate::restarts::{Lineage, has_ended};
 use crate::support::cluster::{Nodes, keys, wait_for_members};
+use crate::support::process::signal;
 use crate::support::redis::Redis;
-use crate::support::shared::{ONCE_IN_LONG, gateway, passed, three};
+use crate::support::shared::{ONCE_IN_LONG, calls, gateway, passed, three};
 use crate::support::{DelayProxy, Gateway, Origin, free_port, wait_until};
 
 fn members(gateway: &Gateway) -> f64 {
@@ -13,6 +15,25 @@ fn members(gateway: &Gateway) -> f64 {
 
 fn is_closed(gateway: &Gateway) -> bool {
     gateway.metrics().value("tollgate_store_breaker_state", &[("state", "closed")]) == Some(1.0)
+}
+
+/// Each gateway enforces one share of a limit while Redis is away, and a process that took over is no gateway more.
+#[test]
+fn a_gateway_that_restarts_is_counted_once_in_redis() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let start = || gateway(&origin, redis.port, "timeout: 1s", ONCE_IN_LONG);
+    let is_alone = |gateway: &Gateway| {
+        wait_until("heartbeats", || calls(gateway, "heartbeat") >= 3.0);
+        members(gateway) == 1.0
+    };
+    let mut lineage = Lineage::of(start());
+    assert!(is_alone(&lineage.gateway));
+    lineage.hand_over();
+    assert!(is_alone(&lineage.gateway), "the process before is the same gateway");
+    signal(lineage.current, "TERM");
+    wait_until("the end", || has_ended(lineage.current));
+    assert!(redis.keys("tollgate:*:nodes").is_empty(), "a gateway that ends takes itself out");
+    assert!(is_alone(&start()));
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl World {
         let network = Arc::clone(&self.environment.network);
         let gateway = self.add(number, |clock| {
             let links = (network.link((number, 0), clock), network.link((number, 1), clock));
-            let shared = SharedStore::reached_over(links, id, settings, Arc::clone(clock) as _, Box::new(|_| {}));
+            let shared = SharedStore::reached_over(links, (id, id), settings, Arc::clone(clock) as _, Box::new(|_| {}));
             Node::with_redis(shared, limits, Arc::clone(clock) as _)
         });
         let node = Arc::clone(&gateway.node);

@@ -131,9 +131,9 @@ impl LocalStore {
                 continue;
             };
             // as for charges, a state under a shorter window does not end a longer one
-            let keeper = cells.keeper(bound, key, 0, now);
+            let keeping = cells.keeping_rule(bound, key, 0, now);
             let kept =
-                keeper.as_ref().map_or(bound, |(number, rule)| BoundRule { table: &table, number: *number, rule });
+                keeping.as_ref().map_or(bound, |(number, rule)| BoundRule { table: &table, number: *number, rule });
             let counts = |state: &State| !kept.rule.evictability(state).is_fresh(kept.own_time(now));
             let before = cells.state(kept, key, now).filter(counts);
             let count = if before.is_some() { &mut received.merged } else { &mut received.kept };

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::store::redis::{Encoded, Field};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::calls::{CallResult, Operation};
-use crate::store::shared::link::{CallError, Script};
+use crate::store::shared::link::{CallError, Link, Script, Scripts};
 use crate::store::shared::{CallEvent, SharedStore, run_bounded};
 use crate::units::Nanos;
 
@@ -39,6 +39,9 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now - lif
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', life))
 redis.call('SET', KEYS[2], redis.call('GET', KEYS[2]) or '', 'PX', string.format('%.0f', life))
 return {redis.call('ZCARD', KEYS[1])}";
+
+/// KEYS: the gateways. ARGV: a gateway that ends.
+const LEAVING_SCRIPT: &str = "return {redis.call('ZREM', KEYS[1], ARGV[1])}";
 
 /// The number of gateways, by heartbeats. A higher number counts at once; a lower one only after [`BEATS_UNTIL_FEWER`]
 /// in a row: after an outage the first gateway is alone for a moment, and would take the whole limit as its share in
@@ -114,6 +117,25 @@ impl SharedStore {
         }
     }
 
+    /// Removes this gateway from those that heartbeats count, if Redis answers: a process that starts in its place is then
+    /// not one more. It is the last call of a process without a successor, over a connection of its own.
+    pub async fn leave(&self) {
+        if !self.servers.is_closed(self.counts_nodes()) {
+            return;
+        }
+        let encoded = Encoded { keys: vec![self.heartbeat_key(NODES, "nodes")], arguments: vec![self.member_name()] };
+        let link = Link::new(self.settings.servers.clone(), 1);
+        drop(timeout(PATIENCE.to_duration(), link.call(&Script::new(LEAVING_SCRIPT), &encoded)).await);
+    }
+
+    fn heartbeat_key(&self, tag: &str, name: &str) -> String {
+        format!("{}:{{{tag}}}:{name}", self.settings.prefix)
+    }
+
+    fn member_name(&self) -> String {
+        format!("{:016x}", self.member)
+    }
+
     /// The number of the server that counts the gateways.
     fn counts_nodes(&self) -> usize {
         self.heartbeat_link.server(self.heartbeat_link.slot_of(NODES))
@@ -124,8 +146,8 @@ impl SharedStore {
     /// this tag, or the reason of a failure.
     async fn heartbeat(&self, script: &Script, server: usize, tag: &str) -> (Result<u64, String>, Health) {
         let encoded = Encoded {
-            keys: ["nodes", "probe"].map(|name| format!("{}:{{{tag}}}:{name}", self.settings.prefix)).to_vec(),
-            arguments: vec![format!("{:016x}", self.id), HEARTBEATS_KEPT_MS.to_string()],
+            keys: ["nodes", "probe"].map(|name| self.heartbeat_key(tag, name)).to_vec(),
+            arguments: vec![self.member_name(), HEARTBEATS_KEPT_MS.to_string()],
         };
         let sent = self.clock.now();
         let replied = timeout(PATIENCE.to_duration(), self.heartbeat_link.call(script, &encoded)).await;
