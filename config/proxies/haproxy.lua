@@ -25,7 +25,7 @@ local function ask(txn)
     -- all of them: what a client sends under these names would be believed otherwise
     headers["x-forwarded-method"] = { txn.f:method() }
     headers["x-forwarded-proto"] = { txn.f:ssl_fc() == 1 and "https" or "http" }
-    headers["x-forwarded-host"] = { txn.f:req_hdr("host") }
+    headers["x-forwarded-host"] = { txn.f:req_fhdr("host") } -- the whole field: ACLs match each value between its commas
     headers["x-forwarded-uri"] = { txn.f:pathq() }
     headers["x-forwarded-for"] = { txn.f:src() }
 

@@ -40,7 +40,8 @@ fn start(serves: &str, config: &str) -> Gateway {
     Gateway::start_listening(&format!("serves: {serves}"), &format!("{trusted}{config}"), &[])
 }
 
-/// A route with `limit` requests a day for each client, of which all but the first are marked, and one without limits.
+/// A route with `limit` requests a day for each client, of which all but the first are marked, one without limits, and one that
+/// refuses the requests for `closed.test`.
 fn routed(limit: u32) -> String {
     format!(
         "limits:
@@ -48,7 +49,8 @@ fn routed(limit: u32) -> String {
   first: {{ algorithm: gcra, rate: 1/d, burst: 1, key: client_address, over_limit: {{ mark: x-over-limit }}, headers: hidden }}
 routes:
   - {{ name: orders, match: {{ path: /v1/** }}, limits: [five, first] }}
-  - {{ name: open, match: {{ path: /open }}, limits: [] }}\n"
+  - {{ name: open, match: {{ path: /open }}, limits: [] }}
+  - {{ name: closed, match: {{ hosts: [closed.test] }}, limits: [], access: {{ deny: {{ addresses: [0.0.0.0/0] }} }} }}\n"
     )
 }
 
@@ -62,6 +64,14 @@ fn run(program: &str, arguments: &[&str], folder: &Folder, own: SocketAddr) -> P
 
 fn status(proxy: SocketAddr) -> u16 {
     Client::connect(proxy).round_trip("GET", "/v1/orders", &[("x-over-limit", "forged")]).status
+}
+
+/// The statuses of two requests: the target of one names `closed.test`, and the `host` field of the other.
+fn statuses_by_target_and_field(proxy: SocketAddr) -> [u16; 2] {
+    let hosts = [("closed.test", "a.test"), ("a.test", "closed.test")];
+    hosts.map(|(target, field)| {
+        Client::connect(proxy).round_trip("GET", &format!("http://{target}/v2"), &[("host", field)]).status
+    })
 }
 
 /// Sends ten requests at once, and then one: checks the clients' statuses and the number of requests at the upstream.
@@ -102,6 +112,7 @@ routes:
     let denied = hold_exactly(own, &origin);
     assert!(denied.field("ratelimit").is_some_and(|told| told.starts_with("\"five\";r=0")), "{denied:?}");
     assert_eq!(Client::connect(own).get("/v2").status, 404);
+    assert_eq!(statuses_by_target_and_field(own), [403, 404], "nginx chooses the server by the target");
     assert_eq!(["/paid", "/paid"].map(|path| Client::connect(own).get(path).status), [200, 402]);
     let seen = origin.count();
     let unknown = Client::connect(own).round_trip("GET", "/open", &[("x-api-key", "made-up")]);
@@ -127,6 +138,7 @@ fn caddy_holds_a_limit_that_tollgate_decides() {
     let _caddy = run("env", &arguments, &folder, own);
     let denied = hold_exactly(own, &origin);
     assert_eq!(denied.json()["violated-policies"][0], "five");
+    assert_eq!(statuses_by_target_and_field(own), [403, 404]);
     gateway.process.signal("STOP");
     assert_eq!((status(own), origin.count()), (504, 5), "stalled");
     gateway.process.signal("CONT");
@@ -151,6 +163,7 @@ fn traefik_holds_a_limit_that_tollgate_decides() {
     let claims = [("x-forwarded-uri", "/v2"), ("x-forwarded-for", "192.0.2.1"), ("x-forwarded-method", "POST")];
     let denied = hold_exactly(own, &origin);
     assert_eq!(denied.json()["violated-policies"][0], "five");
+    assert_eq!(statuses_by_target_and_field(own), [403, 404]);
     assert_eq!(Client::connect(own).round_trip("GET", "/v1/orders?all", &claims).status, 429);
     drop(gateway);
     assert_eq!((status(own), origin.count()), (500, 5));
@@ -170,6 +183,10 @@ fn haproxy_holds_a_limit_that_tollgate_decides() {
     assert_eq!(denied.json()["violated-policies"][0], "five");
     assert_eq!(Client::connect(own).round_trip("GET", "/v1/orders?all", &claims).status, 429);
     assert_eq!(Client::connect(own).get("/v2").status, 404);
+    assert_eq!(statuses_by_target_and_field(own), [400, 400]);
+    // each host between commas chooses a backend
+    let hosts = Client::connect(own).round_trip("GET", "/open", &[("host", "closed.test,a.test")]);
+    assert_eq!(hosts.status, 400);
     // with the fields that the script adds, a question with 97 fields or more would end HAProxy itself
     for (fields, status) in [(95, 200), (96, 431), (97, 431), (99, 431), (1, 200)] {
         let fields = vec![("x-a", "b"); fields];
@@ -208,6 +225,7 @@ fn envoy_holds_a_limit(by_route: u32, by_descriptor: u32) -> Response {
         placed(ENVOY, &addresses).replace("timeout: 0.02s", "timeout: 30s").replace("timeout: 0.2s", "timeout: 30s");
     assert_eq!(patient.matches("timeout: 30s").count(), 2);
     let _envoy = envoy(patient, own, &folder);
+    assert_eq!(statuses_by_target_and_field(own), [403, 404]);
     hold_exactly(own, &origin)
 }
 
