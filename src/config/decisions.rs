@@ -7,6 +7,10 @@ use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{ClientAddress, ListenerService, Route};
 
+/// The warning of a status that is not `denied_status`.
+const OWN_STATUS: &str = "denies with a status of its own, which the proxy that asks a listener with `denied_status` has to \
+                          take from `X-Tollgate-Status`";
+
 /// The sections that the listeners need.
 #[derive(Clone, Copy)]
 pub(super) struct RequiredSections {
@@ -115,12 +119,17 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
             field.warn_key(says, None);
         }
         if replaces_status && limit.over_limit.denied().is_some_and(|denied| denied.status.is_some()) {
-            let says = "denies with a status of its own, which the proxy that asks a listener with `denied_status` has to \
-                        take from `X-Tollgate-Status`";
-            field.warn_key(says, None);
+            field.warn_key(OWN_STATUS, None);
         }
         if is_asked {
             warn_of_less(&field, limit);
+        }
+    }
+    let items = top.items("routes");
+    let denied = items.iter().filter_map(Field::as_mapping).filter_map(|route| route.get("denied"));
+    for field in denied.filter(|_| replaces_status) {
+        if field.as_mapping().is_some_and(|denied| denied.has("status")) {
+            field.warn_key(OWN_STATUS, None);
         }
     }
 }
