@@ -374,14 +374,15 @@ impl Reader {
 
 /// The rank of a route: the number of its kinds of conditions, whether it has each kind, whether it has names of hosts without
 /// `*` only, the number of header fields, and the length of its longest path.
-fn rank(route: &Section<'_>) -> Vec<usize> {
+fn rank(route: &Section<'_>) -> Vec<i64> {
     let (paths, hosts) = (texts(route, "paths"), texts(route, "hosts"));
     let headers = section(route, "headers").map_or(0, |headers| headers.fields().count());
     let conditions = [hosts.len(), headers, paths.len(), texts(route, "methods").len()];
     let kinds = conditions.map(|number| usize::from(number > 0));
     let has_names_only = usize::from(!hosts.is_empty() && !hosts.iter().any(|host| host.contains('*')));
     let longest = paths.iter().map(String::len).max().unwrap_or_default();
-    [&[kinds.iter().sum()][..], &kinds, &[has_names_only, headers, longest]].concat()
+    let rank = [&[kinds.iter().sum()][..], &kinds, &[has_names_only, headers, longest]].concat();
+    rank.into_iter().map(|number| i64::try_from(number).unwrap_or(i64::MAX)).collect()
 }
 
 /// The matches of a route with this path.

@@ -7,7 +7,7 @@ use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, KeyPart, LimitSettings, Listener, PASS, ProxyConfig, Upstream, Url, node, time};
 use super::matches::{PathMatch, ScopedLimit};
 use super::output::scalar;
-use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts};
+use super::yaml::{flag, get, left_out, list, name_others, note, notes, number, section, settings, text, texts, whole};
 use crate::config::read::{Field, Section};
 use crate::units::Nanos;
 
@@ -122,8 +122,8 @@ impl Reader<'_> {
             note(field, "refuses requests with 403 here: its service has no servers that are carried over");
             effects = Effects::refusal();
         }
-        let given = number(&router, "priority").filter(|priority| *priority > 0);
-        let priority = given.map_or(rule.len(), |given| usize::try_from(given).unwrap_or(usize::MAX));
+        let given = whole(&router, "priority").filter(|priority| *priority != 0);
+        let priority = given.unwrap_or_else(|| i64::try_from(rule.len()).unwrap_or(i64::MAX));
         for matches in matches {
             let mut effects = effects.clone();
             // Traefik strips the prefix from the paths that begin with it

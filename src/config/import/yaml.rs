@@ -1,6 +1,7 @@
 //! Functions that the readers of proxies' YAML share. Every setting that is not read gets a note; `null` stands for an absent one.
 
 use std::fmt::Display;
+use std::str::FromStr;
 
 use crate::config::read::{Field, Section};
 
@@ -63,6 +64,11 @@ pub(super) fn texts(of: &Section<'_>, name: &str) -> Vec<String> {
 
 /// The whole number `name`, if it is there.
 pub(super) fn number(of: &Section<'_>, name: &str) -> Option<u64> {
+    whole(of, name)
+}
+
+/// The same, in any type: `i64` for a number that may be below 0.
+pub(super) fn whole<T: FromStr>(of: &Section<'_>, name: &str) -> Option<T> {
     let field = get(of, name)?;
     let number = field.scalar_value("a whole number")?.text.parse();
     number.map_err(|_| field.findings().add(field.error("is no whole number").expected("a whole number"))).ok()

@@ -32,7 +32,7 @@ pub(in crate::config::import) struct Rule {
 
 /// The name of a sequence of rules and a rule's rank in it. Of the rules that match a request, the proxy takes the one of the
 /// highest rank, and the first of several.
-pub(in crate::config::import) type Order = (String, Vec<usize>);
+pub(in crate::config::import) type Order = (String, Vec<i64>);
 
 /// A server of a proxy that takes all requests for its hosts. It refuses those that no rule of it takes.
 #[derive(Debug)]

@@ -72,3 +72,15 @@ fn traefik_routers_take_requests_before_more_specific_ones_behind_them() {
     let expected = "match: { path: /api/new, methods: [POST], headers: { x-a: \"1\" } }";
     assert!(partly.route("api-3").contains(expected), "{}", partly.yaml);
 }
+
+#[test]
+fn traefik_priorities_below_zero_are_read() {
+    let routers = "    login: { rule: Path(`/a`), service: api }
+    rest: { rule: PathPrefix(`/`), priority: -1, service: api }
+    last: { rule: PathPrefix(`/`) || Path(`/b`), priority: -2, service: api }
+    usual: { rule: Path(`/b`), priority: 0, service: api }";
+    let one = traefik(routers, "    x: {}", "");
+    let names: Vec<&str> = one.yaml.lines().filter_map(|line| line.strip_prefix("  - name: ")).collect();
+    assert_eq!(names, ["login", "usual", "rest"], "{}", one.yaml);
+    one.notes(&["http.routers.last: is never reached: a rule before it takes all that it would"]);
+}
