@@ -159,6 +159,11 @@ fn plugins_of<'a>(of: &Section<'a>, scope: &str, labels: &Labels) -> Vec<Plugin<
             },
         };
         if flag(&plugin, "enabled", true) {
+            let protocols = texts(&plugin, "protocols");
+            if !protocols.is_empty() && !["http", "https"].iter().all(|one| protocols.iter().any(|own| own == one)) {
+                let message = "is not carried over: the plugin holds for all requests here";
+                plugin.get("protocols").iter().for_each(|field| note(field, message));
+            }
             found.push(Plugin { name, field, config: section(&plugin, "config"), scope });
         }
     }

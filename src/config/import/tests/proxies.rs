@@ -265,6 +265,18 @@ fn kong_plugins_for_some_requests_are_not_for_all() {
 }
 
 #[test]
+fn kong_protocols_of_a_plugin_are_named() {
+    const NOTE: &str = "plugins[0].protocols: is not carried over: the plugin holds for all requests here";
+    let of = |protocols: &str| {
+        let plugin = format!("{{ name: rate-limiting, config: {{ minute: 5 }}, protocols: {protocols} }}");
+        kong("3.0", "paths: [/]", &plugin)
+    };
+    of("[https]").notes(&[NOTE]);
+    of("[grpc, http]").notes(&[NOTE]);
+    of("[grpc, grpcs, http, https]").lacks_note("protocols");
+}
+
+#[test]
 fn kong_paths_and_methods_of_former_versions_are_read() {
     for path in [r"/users/\d+/profile", "/v[0-9]+/login$"] {
         let former = kong("1.1", &format!("paths: ['{path}', /users/], methods: [get]"), "");
