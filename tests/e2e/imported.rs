@@ -42,6 +42,11 @@ server {
 }
 server {
     listen OWN;
+    server_name b.test;
+    location / { limit_req zone=keys; proxy_pass http://api/ignored/; }
+}
+server {
+    listen OWN;
     server_name c.test;
     root .;
     location /only/ { proxy_pass http://api; }

@@ -2,7 +2,7 @@
 //!
 //! Every directive is carried over, or describes what tollgate does anyway, or gets a note.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use self::access::{GUARDS, refusal, refuses, refusing};
 use self::listeners::{defaults, listens};
@@ -61,6 +61,8 @@ struct Reader<'d, 'f> {
     upstreams: HashMap<&'d str, (&'d Directive, Upstream)>,
     /// The settings of the locations that proxy about the proxies in front of nginx.
     real_ips: Vec<RealIp<'d>>,
+    /// The names of the servers so far, each with an address of its server.
+    names: HashSet<(String, String)>,
     /// Whether a server so far takes any host.
     has_default: bool,
     front: ProxyConfig,
@@ -88,6 +90,7 @@ pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
         variables: HashMap::new(),
         upstreams: HashMap::new(),
         real_ips: Vec::new(),
+        names: HashSet::new(),
         has_default: false,
         front: ProxyConfig::default(),
     };
@@ -206,13 +209,13 @@ impl<'d> Reader<'d, '_> {
     fn server(&mut self, server: &'d Directive, outer: &Scope<'d>, is_default: bool, is_default_at_all: bool) -> bool {
         self.note_others(server.block());
         let scope = outer.inner(server.block());
-        let hosts = self.hosts(server);
+        let addresses: BTreeSet<String> = listens(server).into_iter().map(|(_, address)| address).collect();
+        let hosts = self.hosts(server, &addresses);
         let takes_any = hosts.is_empty() || (is_default_at_all && !self.has_default);
         if hosts.is_empty() && !is_default {
             self.note(server, "is left out: it names no host, and is the default at none of its addresses");
             return false;
         }
-        let addresses: BTreeSet<String> = listens(server).into_iter().map(|(_, address)| address).collect();
         let is_refused = refusal(server.block()).is_some();
         let locations: Vec<&Directive> = server.all("location").filter(|_| !is_refused).collect();
         let any = if takes_any { Vec::new() } else { hosts.clone() };
@@ -244,19 +247,31 @@ impl<'d> Reader<'d, '_> {
         true
     }
 
-    /// The hosts that a server names.
-    fn hosts(&self, server: &Directive) -> Vec<String> {
-        let mut hosts = Vec::new();
+    /// The hosts that a server at these addresses names, without those that nginx ignores.
+    fn hosts(&mut self, server: &Directive, addresses: &BTreeSet<String>) -> Vec<String> {
+        let (mut hosts, mut taken) = (Vec::new(), HashSet::new());
         for name in server.all("server_name").flat_map(Directive::arguments) {
-            match name.strip_prefix('.') {
-                _ if name == "_" || name.is_empty() => {}
+            let own = match name.strip_prefix('.') {
+                _ if name == "_" || name.is_empty() => continue,
                 _ if name.starts_with('~') || name.ends_with(".*") => {
-                    self.note(server, &format!("the name {name} is left out"))
+                    self.note(server, &format!("the name {name} is left out"));
+                    continue;
                 }
-                Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),
-                None => hosts.push(name.clone()),
+                Some(domain) => vec![domain.to_owned(), format!("*.{domain}")],
+                None => vec![name.clone()],
+            };
+            let at = |address: &String| own.iter().map(|host| (address.clone(), host.to_ascii_lowercase())).collect();
+            let mut named: Vec<Vec<(String, String)>> = addresses.iter().map(at).collect();
+            named.retain(|all| !all.iter().any(|one| self.names.contains(one)));
+            if named.is_empty() && !addresses.is_empty() {
+                let why = "nginx ignores it, because a server before has it at the same address";
+                self.note(server, &format!("the name {name} is left out: {why}"));
+                continue;
             }
+            taken.extend(named.into_iter().flatten());
+            hosts.extend(own);
         }
+        self.names.extend(taken);
         hosts
     }
 

@@ -388,3 +388,37 @@ location /staff/ {{ satisfy any; {rules} auth_basic staff; add_header x y; proxy
         one.notes(&["satisfy: is carried over as `all`: networks that", "add_header: is not carried over"]);
     }
 }
+
+#[test]
+fn nginx_ignores_a_name_that_another_server_has_at_the_address() {
+    let servers = |first: &str, second: &str| {
+        imported(&format!(
+            "limit_req_zone $binary_remote_addr zone=z:1m rate=5r/s;
+server {{ listen 80 default_server; return 444; }}
+server {{ {first}; location / {{ proxy_pass http://10.0.0.1; }} }}
+server {{ {second}; limit_req zone=z; location / {{ proxy_pass http://10.0.0.2; }} }}\n"
+        ))
+    };
+    const NOTE: &str =
+        "server: the name a.test is left out: nginx ignores it, because a server before has it at the same address";
+    let named = |name: &str| format!("listen 80; server_name {name}");
+    let same = servers(&named("a.test"), &named("A.test"));
+    same.omits("limits: [z]");
+    same.omits("10.0.0.2");
+    same.notes(&[&NOTE.replace("a.test", "A.test")]);
+    let both = servers(&named("a.test"), &named("a.test b.test"));
+    both.notes(&[NOTE]);
+    both.writes(&["match: { hosts: [b.test], path: \"/**\" }\n    upstream: \"10.0.0.2\"\n    limits: [z]"]);
+    for (first, second) in
+        [(".a.test", "*.a.test"), ("a.test", ".a.test"), ("*.a.test", ".a.test"), (".a.test", "a.test")]
+    {
+        let one = servers(&named(first), &named(second));
+        one.omits("10.0.0.2");
+        one.notes(&[&NOTE.replace("a.test", second)]);
+    }
+    let elsewhere = servers(&named("a.test"), "listen 80; listen 81; server_name a.test");
+    elsewhere.writes(&["limits: [z]"]);
+    elsewhere.lacks_note("nginx ignores");
+    let apart = servers("listen 81; server_name b.test", "listen 81 default_server; server_name b.test");
+    assert!(apart.route("all.root").contains("match: { path: \"/**\" }\n    upstream: \"10.0.0.2\""), "{}", apart.yaml);
+}
