@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use self::limits::Rules;
 use self::syntax::{Line, Section};
 use super::front::rules::{Effects, Rule};
-use super::front::{Listener, PASS, ProxyConfig, node};
+use super::front::{GUARD, Listener, PASS, ProxyConfig, node};
 use super::matches::{Match, joined};
 use super::parsed;
 use crate::config::findings::Findings;
@@ -21,11 +21,11 @@ mod syntax;
 pub(super) use self::syntax::is_of_this_format;
 
 /// Lines that need no note: tollgate does the same anyway, or differs only in ways that requests do not show.
-const UNNEEDED: [&str; 22] = [
-    "log", "log-format", "log-tag", "chroot", "user", "group", "daemon", "pidfile", "nbthread", "cpu-map", "stats",
-    "description", "option httplog", "option dontlognull", "option dontlog-normal", "option log-health-checks",
-    "option forwardfor", "option http-keep-alive", "option http-server-close", "option redispatch",
-    "option http-ignore-probes", "option socket-stats",
+const UNNEEDED: [&str; 23] = [
+    "log", "log-format", "log-tag", "chroot", "user", "group", "daemon", "pidfile", "nbthread", "cpu-map",
+    "stats socket", "stats timeout", "description", "option httplog", "option dontlognull", "option dontlog-normal",
+    "option log-health-checks", "option forwardfor", "option http-keep-alive", "option http-server-close",
+    "option redispatch", "option http-ignore-probes", "option socket-stats",
 ];
 
 /// Lines that other functions of this module read.
@@ -87,6 +87,12 @@ impl<'l> Reader<'l, '_> {
             ("global", "maxconn") => return self.bound_connections("max", line.word(1)),
             ("defaults", _) if is_rule => "is not carried over: write it into the sections that use these defaults",
             (_, "maxconn") => "is not carried over: tollgate bounds all connections, or those of a listener",
+            (_, name) if name.starts_with("stats") && section.is_frontend() && !section.leads() => return Ok(()),
+            (_, "stats enable") if section.last("stats uri").is_some() => return Ok(()),
+            (_, "stats enable" | "stats uri") => {
+                "is not carried over: requests for the statistics go to upstreams here"
+            }
+            (_, "stats auth" | "stats http-request") => GUARD,
             (_, "rate-limit") => {
                 "is not carried over: it makes new connections wait; a limit with `key: all` counts requests"
             }

@@ -205,6 +205,7 @@ impl<'l> Reader<'l, '_> {
                     if line.option("deny_status").or_else(|| line.option("status")).unwrap_or(usual) != "403" {
                         self.note(line, "refuses requests with 403 here");
                     }
+                    self.note_answer(line);
                 }
                 Some(_) if !one.from.is_empty() => {
                     return Err(format!("is left out: a limit holds for all networks but some, not for some{PASS}"));
@@ -367,9 +368,26 @@ impl<'l> Reader<'l, '_> {
             }
         };
         let told = line.option("deny_status").or_else(|| line.option("status")).and_then(|status| status.parse().ok());
+        self.note_answer(line);
         match told.unwrap_or(usual) {
             status @ 400..=599 => status,
-            _ => 429,
+            _ => {
+                self.note(line, "denied requests are answered 429");
+                429
+            }
+        }
+    }
+
+    /// Adds a note about the parts of the answer to denied requests that are not carried over.
+    fn note_answer(&self, line: &Line) {
+        const PARTS: [&str; 9] = [
+            "content-type", "string", "lf-string", "file", "lf-file", "errorfile", "errorfiles", "default-errorfiles",
+            "hdr",
+        ];
+        let words = line.words.iter().take_while(|word| !["if", "unless"].contains(&word.as_str()));
+        let lost: Vec<&str> = words.map(String::as_str).filter(|word| PARTS.contains(word)).collect();
+        if !lost.is_empty() {
+            self.note(line, &format!("is carried over without {}", lost.join(", ")));
         }
     }
 }

@@ -57,8 +57,9 @@ impl Line {
 
     /// The line's name in notes: its first word, or the first two where the first is too general.
     pub(super) fn name(&self) -> String {
-        const GENERAL: [&str; 7] =
-            ["http-check", "http-request", "http-response", "tcp-request", "tcp-response", "option", "timeout"];
+        const GENERAL: [&str; 8] = [
+            "http-check", "http-request", "http-response", "tcp-request", "tcp-response", "option", "stats", "timeout",
+        ];
         if GENERAL.contains(&self.word(0)) {
             format!("{} {}", self.word(0), self.word(1))
         } else {
@@ -79,6 +80,11 @@ impl Section {
     /// Whether it takes requests.
     pub(super) fn is_frontend(&self) -> bool {
         matches!(self.kind(), "frontend" | "listen")
+    }
+
+    /// Whether it names servers or backends.
+    pub(super) fn leads(&self) -> bool {
+        ["server", "use_backend", "default_backend"].iter().any(|name| self.last(name).is_some())
     }
 
     /// Its own lines that begin with this word.

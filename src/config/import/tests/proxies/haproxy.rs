@@ -1,6 +1,6 @@
 //! Imports of HAProxy's configurations.
 
-use super::{Imported, imported};
+use super::{GUARD, Imported, imported};
 
 fn haproxy(frontend: &str, backends: &str) -> Imported {
     imported(&format!(
@@ -314,4 +314,44 @@ fn haproxy_health_checks_ask_for_the_path_of_http_check_send() {
     let checked = haproxy("", "  default-server check\n  option httpchk\n  http-check send meth GET uri /health");
     checked.writes(&["health_check: { path: /health }"]);
     checked.lacks_note("http-check");
+}
+
+#[test]
+fn haproxy_statistics_and_their_guards_are_named() {
+    let one = haproxy(
+        "  stats enable\n  stats uri /haproxy\n  stats auth admin:secret\n  stats http-request deny unless { src 10.0.0.0/8 }",
+        "global\n  stats socket /run/haproxy.sock\n  stats timeout 30s\n",
+    );
+    let guard = |line: &str| format!("stats {line}: {GUARD}");
+    one.notes(&[
+        "stats uri: is not carried over: requests for the statistics go to upstreams here",
+        &guard("auth"),
+        &guard("http-request"),
+    ]);
+    for told_nowhere in ["socket", "timeout", "enable", "secret"] {
+        one.lacks_note(told_nowhere);
+    }
+    haproxy("  stats enable", "").notes(&["stats enable: is not carried over: requests for the statistics"]);
+    let apart = haproxy("", "listen stats\n  bind :8404\n  stats uri /\n  stats auth admin:secret\n");
+    apart.notes(&["listen: is left out: it leads to no servers"]);
+    apart.lacks_note("stats uri");
+    apart.lacks_note("stats auth");
+}
+
+#[test]
+fn haproxy_answers_to_denied_requests_are_named() {
+    let denial = |action: &str| {
+        haproxy(
+            &format!(
+                "  http-request track-sc0 src table addresses\n  http-request {action} if {{ sc_http_req_rate(0) gt 2 }}"
+            ),
+            "",
+        )
+    };
+    denial("deny deny_status 429 content-type text/plain string slow hdr Retry-After 5")
+        .notes(&["http-request deny: is carried over without content-type, string, hdr"]);
+    denial("return status 429 content-type text/plain lf-file /etc/slow").notes(&["without content-type, lf-file"]);
+    denial("deny deny_status 429").lacks_note("http-request deny");
+    denial("deny deny_status 200").notes(&["http-request deny: denied requests are answered 429"]);
+    haproxy("  http-request deny errorfile /etc/403.http if { path /old }", "").notes(&["without errorfile"]);
 }
