@@ -193,11 +193,15 @@ const PLACEHOLDER: &str = "0.0.0.0:8080";
 type Outcome = (u16, String);
 
 /// Sends one request: the last byte of the client's address, the host, the target, and the key.
-fn ask(own: SocketAddr, (from, host, target, key): (u8, &str, &str, Option<&str>)) -> Outcome {
+fn ask(own: SocketAddr, request: (u8, &str, &str, Option<&str>)) -> Outcome {
+    ask_by("GET", own, request)
+}
+
+fn ask_by(method: &str, own: SocketAddr, (from, host, target, key): (u8, &str, &str, Option<&str>)) -> Outcome {
     let mut client = Client::connect_from(from, own);
     let key = key.map(|key| ("x-api-key", key));
     let fields: Vec<_> = [("host", host), ("connection", "close")].into_iter().chain(key).collect();
-    let response = client.round_trip("GET", target, &fields);
+    let response = client.round_trip(method, target, &fields);
     (response.status, if response.status == 200 { response.text() } else { String::new() })
 }
 
@@ -423,6 +427,7 @@ fn traefik_and_its_import_decide_alike() {
         go(2, (4, "a.test", "/login", None));
         go(1, (5, "a.test", "/login", None));
         go(2, (5, "c.test", "/v1/login", None));
+        all.extend((0..7).map(|_| ask_by("HEAD", own, (6, "a.test", "/login", None))));
         all
     };
     let ([theirs, ours], written) = both("dynamic.yaml", config, start, traffic);

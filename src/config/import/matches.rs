@@ -172,6 +172,14 @@ impl Match {
         both.is_some_and(|both| self.specificity(&both) > other.specificity(&both))
     }
 
+    /// The requests with HEAD for its hosts and path, if it takes GET and not HEAD: a route for GET takes them, too, unless
+    /// another one names HEAD there.
+    pub(super) fn head(&self) -> Option<Self> {
+        let takes = |method: &str| self.methods.iter().any(|own| own == method);
+        let (methods, headers) = (vec!["HEAD".to_owned()], Vec::new());
+        (takes("GET") && !takes("HEAD")).then(|| Self { methods, headers, ..self.clone() })
+    }
+
     pub(super) fn to_yaml(&self) -> Option<String> {
         let path = match &self.path {
             PathMatch::Exact(path) => scalar(path),

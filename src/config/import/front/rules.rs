@@ -34,6 +34,9 @@ pub(in crate::config::import) struct Rule {
 /// highest rank, and the first of several.
 pub(in crate::config::import) type Order = (String, Vec<i64>);
 
+/// A rule, its effects, and the matches of the routes that it becomes.
+type RuleParts<'r> = (&'r Rule, Effects, Vec<Match>);
+
 /// A server of a proxy that takes all requests for its hosts. It refuses those that no rule of it takes.
 #[derive(Debug)]
 pub(in crate::config::import) struct VirtualHost {
@@ -169,7 +172,7 @@ impl ProxyConfig {
             }
         }
         // the parts of each rule, those of the last rule first: a rule takes requests before more specific parts of later ones
-        let mut parts: Vec<(&Rule, Effects, Vec<Match>)> = Vec::new();
+        let mut parts: Vec<RuleParts<'_>> = Vec::new();
         for (position, rule) in rules.iter().enumerate().rev() {
             let (before, _) = rules.split_at(position);
             if let Some(first) = before.iter().find(|other| other.matches == rule.matches) {
@@ -195,8 +198,11 @@ impl ProxyConfig {
             own.retain(|part| !before.iter().any(|first| first.matches == *part || first.takes_before(rule, part)));
             parts.push((rule, effects, own));
         }
+        parts.reverse();
+        let refusals = separate_head(&mut parts, note);
+        parts.extend(refusals.iter().map(|rule| (rule, Effects::default(), vec![rule.matches.clone()])));
         let mut routes = Vec::new();
-        for (rule, effects, own) in parts.into_iter().rev() {
+        for (rule, effects, own) in parts {
             let made =
                 own.into_iter().filter_map(|part| self.route(rule, &effects, part, |message| note(rule, message)));
             routes.extend(made);
@@ -402,4 +408,34 @@ fn merged_effects(rule: &Rule, before: &[Rule], rules: &[Rule], note: impl Fn(&s
         }
     }
     effects
+}
+
+/// Adds parts for HEAD to the rules that take it where a part takes GET alone. Returns rules that refuse HEAD where no rule
+/// takes it. Adds notes about these, and about HEAD that goes with GET.
+fn separate_head(parts: &mut [RuleParts<'_>], note: impl Fn(&Rule, &str)) -> Vec<Rule> {
+    let heads = parts.iter().flat_map(|(rule, _, own)| own.iter().filter_map(Match::head).map(|head| (*rule, head)));
+    let heads: Vec<(&Rule, Match)> = heads.collect();
+    let mut refusals: Vec<Rule> = Vec::new();
+    for (of_get, head) in heads {
+        let is_elsewhere = |rule: &Rule| rule.matches.and(&head).is_some() && !rule.listens_where(of_get);
+        if parts.iter().any(|(rule, ..)| is_elsewhere(rule)) {
+            note(of_get, "requests with HEAD go with GET here: rules of other listeners take them");
+            continue;
+        }
+        let mut is_taken = false;
+        for (rule, _, own) in parts.iter_mut().filter(|(rule, ..)| rule.is_in_sequence_with(of_get)) {
+            let added: Vec<Match> =
+                own.iter().filter(|part| head.wins_over(part)).filter_map(|part| part.and(&head)).collect();
+            add_new(own, added);
+            is_taken = rule.takes_before(of_get, &head);
+            if is_taken {
+                break;
+            }
+        }
+        if !is_taken && refusals.iter().all(|refusal| refusal.matches != head) {
+            note(of_get, "requests with HEAD that no rule takes are refused with 403 here");
+            refusals.push(Rule { matches: head, upstreams: Vec::new(), ..of_get.clone() });
+        }
+    }
+    refusals
 }

@@ -277,6 +277,28 @@ fn kong_protocols_of_a_plugin_are_named() {
 }
 
 #[test]
+fn head_goes_with_get_only_where_it_does_in_the_proxy() {
+    let closed = |path: &str| {
+        format!(
+            "match: {{ path: {path}, methods: [HEAD] }}\n    upstream: UP\n    access: {{ deny: {{ addresses: [\"0.0.0.0/0\""
+        )
+    };
+    let one = kong("3.0", "paths: [/plain/x], methods: [GET]", "");
+    one.writes(&["match: { path: \"/plain/x/**\", methods: [HEAD] }\n    upstream: \"10.0.0.1-80\"\n    rewrite: { strip_prefix: /plain }"]);
+    one.lacks_note("HEAD");
+    let refused = kong("3.0", "paths: [/own], methods: [GET, POST]", "");
+    refused.writes(&[&closed("\"/own/**\"").replace("UP", "\"10.0.0.1-80\"")]);
+    refused.notes(&["routes[1]: requests with HEAD that no rule takes are refused with 403 here"]);
+    kong("3.0", "paths: [/own], methods: [GET, HEAD]", "").lacks_note("HEAD");
+    kong("3.0", "paths: [/own], methods: [POST]", "").omits("HEAD");
+
+    let get = "              - { name: get, match: { prefix: /, headers: [{ name: ':method', string_match: { exact: GET } }] }, route: { cluster: a } }";
+    let one = envoy("", get, "");
+    assert!(one.route("rest").contains("match: { path: \"/**\" }"), "{}", one.yaml);
+    assert!(one.route("rest-2").contains("methods: [HEAD] }\n    upstream: a"), "{}", one.yaml);
+}
+
+#[test]
 fn kong_paths_and_methods_of_former_versions_are_read() {
     for path in [r"/users/\d+/profile", "/v[0-9]+/login$"] {
         let former = kong("1.1", &format!("paths: ['{path}', /users/], methods: [get]"), "");

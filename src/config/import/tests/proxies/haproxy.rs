@@ -317,6 +317,24 @@ fn haproxy_health_checks_ask_for_the_path_of_http_check_send() {
 }
 
 #[test]
+fn haproxy_limits_for_get_do_not_hold_for_head() {
+    let frontend = "  http-request track-sc0 src table addresses
+  http-request deny deny_status 429 if { method GET } { path_beg /a/ } { sc_http_req_rate(0) gt 2 }
+  use_backend reads if { method GET }";
+    let one = haproxy(frontend, "backend reads\n  server r 10.0.0.2:80\n");
+    one.writes(&[
+        "match: { path: \"/a/**\", methods: [GET] }\n    upstream: reads\n    limits: [addresses.http_req_rate]",
+        "match: { path: \"/a/**\", methods: [HEAD] }\n    upstream: web\n",
+        "match: { path: \"/**\", methods: [HEAD] }\n    upstream: web\n",
+    ]);
+    assert_eq!(one.yaml.matches("limits: [").count(), 1, "{}", one.yaml);
+    let both = haproxy(&frontend.replace("{ method GET }", "METH_GET"), "backend reads\n  server r 10.0.0.2:80\n");
+    both.writes(&[
+        "match: { path: \"/a/**\", methods: [HEAD] }\n    upstream: reads\n    limits: [addresses.http_req_rate]",
+    ]);
+}
+
+#[test]
 fn haproxy_statistics_and_their_guards_are_named() {
     let one = haproxy(
         "  stats enable\n  stats uri /haproxy\n  stats auth admin:secret\n  stats http-request deny unless { src 10.0.0.0/8 }",

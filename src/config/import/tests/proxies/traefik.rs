@@ -84,3 +84,40 @@ fn traefik_priorities_below_zero_are_read() {
     assert_eq!(names, ["login", "usual", "rest"], "{}", one.yaml);
     one.notes(&["http.routers.last: is never reached: a rule before it takes all that it would"]);
 }
+
+#[test]
+fn traefik_rules_for_get_leave_head_to_the_next_router() {
+    let heads = |routers: &str| {
+        let middlewares = "    limit: { rateLimit: { average: 1000 } }";
+        let one = traefik(routers, middlewares, "");
+        let routes = one.yaml.split("  - name: ").filter(|route| route.contains("[HEAD]")).map(str::to_owned);
+        (routes.collect::<Vec<_>>(), one)
+    };
+    let all = "    all: { rule: PathPrefix(`/`), middlewares: [limit], service: api }\n";
+    let (routes, one) = heads(&format!("    reads: {{ rule: PathPrefix(`/`) && Method(`GET`), service: api }}\n{all}"));
+    assert!(routes.len() == 1 && routes[0].contains("path: \"/**\", methods: [HEAD]"), "{}", one.yaml);
+    assert!(routes[0].contains("limits: [limit.all]"), "{}", one.yaml);
+    // the next router for HEAD is not that of the next path
+    let below = "    below: { rule: PathPrefix(`/v1/a/`) && Method(`GET`), service: api }
+    posts: { rule: PathPrefix(`/v1/`) && Method(`POST`), service: api }
+    keys: { rule: \"PathPrefix(`/v1/`) && Header(`X-A`, `1`)\", service: api }\n";
+    let (routes, one) = heads(&format!("{below}{all}"));
+    assert_eq!(routes.len(), 2, "{}", one.yaml);
+    assert!(routes[0].contains("path: \"/v1/a/**\", methods: [HEAD], headers: { x-a: \"1\" }"), "{}", one.yaml);
+    assert!(routes[1].contains("limits: [limit.all]"), "{}", one.yaml);
+    // another router takes HEAD there, or in front
+    let first = "    reads: { rule: PathPrefix(`/v1/`) && Method(`GET`), service: api }
+    heads: { rule: PathPrefix(`/v1/`) && Method(`HEAD`), service: api }\n";
+    let (routes, one) = heads(&format!("{first}{all}"));
+    assert!(routes.len() == 1 && routes[0].starts_with("heads\n"), "{}", one.yaml);
+    let slash = "    reads: { rule: Path(`/v1`) && Method(`GET`), service: api }
+    dir: { rule: PathPrefix(`/v1/`), service: api }\n";
+    let (routes, one) = heads(&format!("{slash}{all}"));
+    assert!(routes.len() == 1 && routes[0].starts_with("all"), "{}", one.yaml);
+    // a router that listens elsewhere
+    let elsewhere = all.replace("all: {", "all: { entryPoints: [internal],");
+    let (routes, one) =
+        heads(&format!("    reads: {{ rule: PathPrefix(`/`) && Method(`GET`), service: api }}\n{elsewhere}"));
+    assert_eq!(routes, [] as [String; 0], "{}", one.yaml);
+    one.notes(&["http.routers.reads: requests with HEAD go with GET here: rules of other listeners take them"]);
+}
