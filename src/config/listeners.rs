@@ -229,7 +229,7 @@ fn client_certificates(field: &Field<'_>) -> Option<ClientCertificateSettings> {
 }
 
 fn mode(field: &Field<'_>) -> Option<u32> {
-    field.parsed("what of `rwxrwxrwx` is set, in octal, like `660`", |text| {
+    field.parsed("permission bits in octal, like `660`", |text| {
         let digits = text.strip_prefix("0o").unwrap_or(text);
         let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
         mode.ok_or_else(|| invalid("is not the mode of a file"))

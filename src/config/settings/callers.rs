@@ -53,8 +53,8 @@ tables! {
         group_claims: Named("level", &CLAIM), "The claims that name the groups of the customer, by their levels.";
         algorithms: Set(&Choice(SIGNATURES)),
             "The accepted algorithms of signatures. Default: the algorithms of the keys.";
-        issuer: ONE_OR_MORE, "The `iss` that tokens must have; of several, one.";
-        audience: ONE_OR_MORE, "The `aud` that tokens must have; of several, one.";
+        issuer: ONE_OR_MORE, "The `iss` that tokens must have: one value, or a list of accepted values.";
+        audience: ONE_OR_MORE, "The `aud` that tokens must have: one value, or a list of accepted values.";
         leeway: Duration(Nanos::ZERO, Nanos::from_secs(600)), default "30s", "How far the issuer's clock may be off.";
         require_exp: Flag, default "true", "Whether a token without an expiry (`exp`) is refused.";
         header: Text("the name of a header field"),
@@ -132,7 +132,7 @@ tables! {
     }
 
     ACCESS "access" {
-        allow: Section(&CALLERS), nonempty, "The only callers that are admitted.";
+        allow: Section(&CALLERS), nonempty, "The only callers that are allowed.";
         deny: Section(&CALLERS), nonempty, "The callers that are denied, even those in `allow`.";
     }
 

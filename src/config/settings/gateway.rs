@@ -75,8 +75,7 @@ tables! {
     LISTENER "listener" {
         address: Text("an address and a port, like `0.0.0.0:8080`, or a path, like `unix:/run/tollgate.sock`"),
             required, "The address or the path that it listens on.";
-        mode: Text("what of `rwxrwxrwx` is set, in octal"), default "660",
-            "The permissions of the path: who may connect to it.";
+        mode: Text("permission bits in octal"), default "660", "The permissions of the path: who may connect to it.";
         serves: Choice(&["proxy", "forward_auth", "ext_authz", "rate_limit_service"]), default "proxy",
             "Whether it forwards requests, or answers other proxies that ask about theirs; see docs/decisions.md.";
         denied_status: Whole(400, 499),
@@ -108,7 +107,7 @@ tables! {
         certificates: Set(&Section(&CERTIFICATE)), required,
             "The certificates; clients that name no host, or a host of no certificate, get the first.";
         client_certificates: Section(&CLIENT_CERTIFICATES), "Asks clients for certificates.";
-        min_version: Choice(&["1.2", "1.3"]), default "1.2", "The oldest version of TLS.";
+        min_version: Choice(&["1.2", "1.3"]), default "1.2", "The oldest version of TLS that is accepted.";
     }
 
     CERTIFICATE "certificate" {

@@ -108,7 +108,8 @@ tables! {
         header: Text("the name of a header field"), "The header field of the request that holds the cost.";
         request_field: FIELD_PATH,
             "The field with the cost in the JSON of the request's body; one that cannot be read costs `max`.";
-        missing: ONE_OR_MORE, "The cost of a request without the field. Default: 1 with `header`, `max` with `request_field`.";
+        missing: ONE_OR_MORE,
+            "The cost of a request without the field. Default: 1 with `header`, `max` with `request_field`.";
         graphql: Section(&GRAPHQL),
             "The cost of the GraphQL document in `query` of the body: its fields, times the lengths of lists; see \
             docs/costs.md.";

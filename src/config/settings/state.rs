@@ -40,7 +40,7 @@ tables! {
     }
 
     STATE "state" {
-        file: Text("the name of a file, like `tollgate.state`"), required, "The file.";
+        file: Text("the name of a file, like `tollgate.state`"), required, "The file that keeps the states.";
         every: Duration(Nanos::new(100_000_000), Nanos::MAX), default "10s",
             "How often it is written; a crash loses the counts since.";
     }
@@ -105,7 +105,8 @@ tables! {
     }
 
     CLUSTER_NAME "peers" {
-        dns: Text("a name in DNS, like `tollgate.internal`"), required, "The name.";
+        dns: Text("a name in DNS, like `tollgate.internal`"), required,
+            "The name that has the addresses of all gateways.";
         port: Whole(1, 65_535), "The port of every gateway. Default: the port of `self`.";
         every: Duration(Nanos::new(100_000_000), Nanos::from_secs(600)), default "5s",
             "How often the name is looked up.";
