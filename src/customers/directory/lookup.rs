@@ -224,7 +224,7 @@ impl PendingCall {
 // === impl Lookup ===
 
 impl Lookup {
-    /// The call for a credential, started if there is none; `None` if no call may start now.
+    /// The call for a credential, started if there is none that runs or has just ended; `None` if no call may start now.
     fn start_or_join_call(
         self: &Arc<Self>,
         hash: KeyedHash,
@@ -235,6 +235,10 @@ impl Lookup {
         let mut pending = self.pending.lock();
         if let Some(call) = pending.get(&hash) {
             return Some(call.clone());
+        }
+        // a call that ended since the caller looked has cached its answer before it left `pending`
+        if let Some(cached) = self.cached(hash).filter(|cached| self.is_good(cached, now)) {
+            return Some(PendingCall { began: now, result: watch::channel(Some(cached.answer)).1 });
         }
         if pending.len() >= self.settings.max_calls || now.get() < self.backoff_until.load(Ordering::Relaxed) {
             return None;
