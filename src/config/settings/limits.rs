@@ -178,7 +178,8 @@ tables! {
 
     DELAY "delay" {
         max_wait: Kind::DURATION, "The longest wait; without it no request waits.";
-        max_waiting: ONE_OR_MORE, "The maximum number of requests that wait under the limit.";
+        max_waiting: ONE_OR_MORE,
+            "The maximum number of requests that wait under the limit, of all its keys together; one more is denied.";
     }
 
     DENIED "denied" {

@@ -1,7 +1,8 @@
 //! The reference of the file, docs/configuration.md, in Markdown.
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
+
+use indexmap::IndexMap;
 
 use super::{FILE, Kind, Presence, Setting, Table};
 use crate::algorithm::{self, AlgorithmName, Parameter};
@@ -12,7 +13,7 @@ const INTRODUCTION: &str = "# Configuration reference
 
 Every setting, its values, its default and what it is for. `tollgate schema` prints the same as a JSON Schema, with which
 editors complete and check a file; `tollgate schema --markdown` prints this page. A required setting has no default. `${NAME}`
-in a value stands for an environment variable.
+in a value stands for an environment variable, which has to be set; `$${` stands for `${`.
 
 Lengths of time are written like `250ms`, `30s`, `15m`, `6h` or `1d`, sizes like `8KiB` or `1MiB`, rates like `100/s` or
 `5000/h`. An unknown name is an error, and `tollgate check` says which one was probably meant.
@@ -20,45 +21,67 @@ Lengths of time are written like `250ms`, `30s`, `15m`, `6h` or `1d`, sizes like
 
 /// Writes the page.
 pub(in crate::config) fn reference() -> String {
-    let mut page = Page { text: INTRODUCTION.to_owned(), written: HashSet::new() };
-    page.section("The whole file.", &FILE);
+    let mut sections = Sections::default();
+    sections.add(None, &FILE);
+    let mut page = Page { text: INTRODUCTION.to_owned() };
+    for Section { table, places } in sections.0.into_values() {
+        page.section(table, &places);
+    }
     page.parameters();
     page.text
 }
 
-struct Page {
-    text: String,
-    written: HashSet<&'static str>,
+/// A table of settings, and the places where such a section stands.
+struct Section {
+    table: &'static Table,
+    places: Vec<String>,
 }
 
-impl Page {
-    /// Writes a table of settings, followed by the tables of the sections in it.
-    fn section(&mut self, place: &str, table: &'static Table) {
-        if !self.written.insert(table.name) {
-            return;
-        }
-        let name = table.name;
-        self.line(format_args!("\n## {name}\n\n{place}\n\n| setting | value | default | |\n|---|---|---|---|"));
-        for setting in table.settings {
-            self.row(setting);
-        }
-        for Setting { name, kind, .. } in table.settings {
+/// The sections by name, each behind the first one that it stands in.
+#[derive(Default)]
+struct Sections(IndexMap<&'static str, Section>);
+
+impl Sections {
+    /// Adds a section, which stands at `place`, with the sections in it.
+    fn add(&mut self, place: Option<String>, table: &'static Table) {
+        let is_new = !self.0.contains_key(table.name);
+        let section = self.0.entry(table.name).or_insert_with(|| Section { table, places: Vec::new() });
+        section.places.extend(place);
+        for Setting { name, kind, .. } in table.settings.iter().filter(|_| is_new) {
             let place = match table.name {
                 "file" => format!("`{name}`"),
                 above => format!("`{name}` of [`{above}`](#{above})"),
             };
-            self.sections_in(&place, kind);
+            self.add_all_of(&place, kind);
         }
     }
 
-    fn sections_in(&mut self, place: &str, kind: &'static Kind) {
+    fn add_all_of(&mut self, place: &str, kind: &'static Kind) {
         match kind {
-            Kind::Section(table) => self.section(&format!("Stands in {place}."), table),
-            Kind::List(kind) | Kind::Set(kind) => self.sections_in(&format!("the list {place}"), kind),
-            Kind::Named(_, kind) => self.sections_in(&format!("{place}, under each name"), kind),
-            Kind::OneOf(kinds) => kinds.iter().for_each(|kind| self.sections_in(place, kind)),
-            Kind::Limit => self.section(&format!("Stands in {place}."), &super::LIMIT),
+            Kind::Section(table) => self.add(Some(place.to_owned()), table),
+            Kind::List(kind) | Kind::Set(kind) => self.add_all_of(&format!("the list {place}"), kind),
+            Kind::Named(_, kind) => self.add_all_of(&format!("{place}, under each name"), kind),
+            Kind::OneOf(kinds) => kinds.iter().for_each(|kind| self.add_all_of(place, kind)),
+            Kind::Limit => self.add(Some(place.to_owned()), &super::LIMIT),
             _ => {}
+        }
+    }
+}
+
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn section(&mut self, table: &Table, places: &[String]) {
+        let name = table.name;
+        let place = match places {
+            [] => "The whole file.".to_owned(),
+            places => format!("Stands in {}.", places.join("; in ")),
+        };
+        self.line(format_args!("\n## {name}\n\n{place}\n\n| setting | value | default | |\n|---|---|---|---|"));
+        for setting in table.settings {
+            self.row(setting);
         }
     }
 
@@ -96,8 +119,8 @@ pub(in crate::config) fn written(kind: &Kind) -> String {
         Kind::Whole(0, u64::MAX) => "a whole number".to_owned(),
         Kind::Whole(min, u64::MAX) => format!("a whole number, at least {min}"),
         Kind::Whole(min, max) => format!("a whole number, {min} to {max}"),
-        Kind::Size(min, u64::MAX) => format!("a size, at least {min}B"),
-        Kind::Size(min, max) => format!("a size, {min}B to {}KiB", max >> 10),
+        Kind::Size(min, u64::MAX) => format!("a size, at least {}", size(*min)),
+        Kind::Size(min, max) => format!("a size, {} to {}", size(*min), size(*max)),
         Kind::Duration(min, Nanos::MAX) if *min <= Nanos::new(1) => "a length of time".to_owned(),
         Kind::Duration(min, Nanos::MAX) => format!("a length of time, at least {min}"),
         Kind::Duration(min, max) => format!("a length of time, {min} to {max}"),
@@ -113,6 +136,13 @@ pub(in crate::config) fn written(kind: &Kind) -> String {
         Kind::Limit => "[`limit`](#limit)".to_owned(),
         Kind::Parameters(_) => "parameters of the algorithm".to_owned(),
     }
+}
+
+/// A number of bytes in the largest unit that divides it.
+fn size(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, shift)| bytes.trailing_zeros() >= *shift && bytes > 0);
+    unit.map_or_else(|| format!("{bytes}B"), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
 fn parameter(parameter: &Parameter) -> String {

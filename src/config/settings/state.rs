@@ -21,7 +21,8 @@ tables! {
         timeout: CALL, default "10ms", "How long a decision waits for Redis; then `on_store_down` decides.";
         sync_every: Duration(Nanos::new(10_000_000), Nanos::from_secs(10)), default "100ms",
             "How often gateways exchange what they counted under `consistency: eventual`.";
-        nodes: Whole(1, 10_000), "The number of gateways. Default: as many as Redis has seen lately.";
+        nodes: Whole(1, 10_000),
+            "The lowest number of gateways by which `divide` divides, also where Redis has seen fewer lately. Default: 1.";
         key_file: FILE_NAME, "The file of the secret that hides customers' keys in the names of Redis keys.";
     }
 
@@ -93,7 +94,8 @@ tables! {
         peers: OneOf(&[Set(&OneOf(&[Text("an address and a port"), Section(&CLUSTER_PEER)])), Section(&CLUSTER_NAME)]),
             required, "All gateways of the cluster, this one among them, or the name in DNS that has their addresses.";
         min_members: Whole(1, 256),
-            "The number of members, this gateway included, that it needs to be ready. Default: half of the list.";
+            "The number of members, this gateway included, that it needs to be ready. Default: half of the list, rounded \
+            up; with `dns` 1, after 10 s.";
         secret_file: Text("the name of a file that holds the same secret on all gateways, like `cluster.key`"), required,
             "The file of the secret that all gateways know.";
         timeout: CALL, default "50ms", "How long a decision waits for the owner of its key.";

@@ -19,11 +19,14 @@ tables! {
         http2: Flag, default "false", "Whether tollgate speaks HTTP/2 with the nodes, as gRPC needs.";
         balance: Choice(&["round_robin", "random", "least_requests", "consistent_hash"]), default "round_robin",
             "How a node is chosen.";
-        hash_on: KEY_PART, "The part of the request whose hash chooses the node with `balance: consistent_hash`.";
+        hash_on: KEY_PART,
+            "The part of the request whose hash chooses the node with `balance: consistent_hash`; docs/guide.md lists \
+            those that can.";
         health_check: Section(&HEALTH_CHECK), "Takes nodes out that do not answer checks.";
         timeouts: Section(&TIMEOUTS), "How long each step of a request may take; then the answer is 504.";
         retries: Section(&RETRIES), "The failures after which a request is tried on another node.";
-        slow_start: Kind::DURATION, default "0s", "How long a node that is healthy again gets less traffic.";
+        slow_start: Kind::DURATION, default "0s",
+            "How long the share of a node that is healthy again grows, evenly, from a hundredth to all of its weight.";
         max_requests: Whole(1, u64::MAX),
             "The maximum number of requests at its nodes at the same time, each on a connection of its own in \
             HTTP/1.1; further requests are answered 503.";
@@ -47,7 +50,9 @@ tables! {
     }
 
     HEALTH_CHECK "health_check" {
-        path: Text("a path, like `/healthz`"), required, "The path that each node is asked for.";
+        path: Text("a path, like `/healthz`"), required,
+            "The path that each node is asked for, by GET. A status from 200 to 299 is good; anything else, a redirect \
+            too, is a failure.";
         every: Kind::POSITIVE, default "5s", "The time between two checks.";
         timeout: Kind::POSITIVE, default "1s", "How long a node may take to answer.";
         healthy_after: Whole(1, 1_000), default "2", "The number of good answers in a row that bring a node back.";
@@ -59,7 +64,7 @@ tables! {
             "The number of failures in a row that take a node out. A failure is a status of 500 or more, a connection \
             that cannot be made or breaks, or no answer in time.";
         for: Kind::POSITIVE, default "30s",
-            "How long a node is out; twice as long the second time in a row, and so on, up to ten times as long.";
+            "How long a node is out; the n-th time in a row n times as long, at most ten times.";
         max_percent: Whole(1, 99), default "50",
             "The largest percent of nodes that are ejected at the same time; each address of a host name is a node.";
     }
