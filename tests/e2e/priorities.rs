@@ -6,7 +6,7 @@ use crate::admin_api;
 use crate::support::client::request;
 use crate::support::cluster::{Nodes, SECRET, wait_for_members};
 use crate::support::redis::Redis;
-use crate::support::{Client, Gateway, Origin, free_port, together, wait_until};
+use crate::support::{Client, Gateway, Origin, free_port, together, wait_for, wait_until};
 
 const CUSTOMERS: &str = "credential,customer,plan\nfree-key,a,free\nbasic-key,b,basic\npro-key,c,pro\n";
 
@@ -125,19 +125,26 @@ fn slots_of_running_requests_are_left_free_for_higher_plans() {
         let store = format!("store: {{ redis: \"{}\", timeout: 1s }}\n", redis.url());
         let config = config(&origin, &limit) + &store;
         let gateway = Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[]);
-        let send = |key: &str| {
-            let mut client = gateway.client();
-            client.send(request("GET", "/stall", &[("x-api-key", key)]));
-            client
+        let denied = |plan: &str| {
+            let labels = [("route", "all"), ("limit", "capacity"), ("plan", plan), ("outcome", "denied")];
+            gateway.metrics().value("tollgate_limit_requests_total", &labels).unwrap_or_default()
         };
-        let before = origin.count();
-        let held: Vec<Client> = ["free-key"; 2].map(send).into();
-        wait_until("two slots to be held", || origin.count() == before + 2);
+        // the slot of a request before may come back a moment after its answer
+        let hold = |plan: &str| {
+            wait_for("a slot", || {
+                let (reached, before) = (origin.count(), denied(plan));
+                let mut client = gateway.client();
+                client.send(request("GET", "/stall", &[("x-api-key", &format!("{plan}-key"))]));
+                wait_until("a decision", || origin.count() > reached || denied(plan) > before);
+                (origin.count() > reached).then_some(client)
+            })
+        };
+        let held: [Client; 2] = ["free"; 2].map(hold);
         let status = |key: &str| gateway.get("/", &[("x-api-key", key)]).status;
         assert_eq!((status("free-key"), status("basic-key")), (429, 200), "{mode}");
         wait_until("the slot to come back", || status("basic-key") == 200);
-        let more: Vec<Client> = ["pro-key"; 2].map(send).into();
-        wait_until("all slots to be held", || status("pro-key") == 429);
+        let more: [Client; 2] = ["pro"; 2].map(hold);
+        assert_eq!(status("pro-key"), 429, "{mode}");
         drop((held, more));
         wait_until("a slot for the lowest plan", || status("free-key") == 200);
     }
