@@ -48,7 +48,7 @@ const LOOK_EVERY: Nanos = Nanos::new(100_000_000);
 const READ_WITHIN: Nanos = Nanos::new(1_000_000);
 /// The smallest difference that changes the offset. Both clocks are slewed alike, so that the offset changes only when the
 /// wall clock is stepped, and by the time that the readings take.
-const LEAST_STEP: u64 = 10_000_000;
+const MIN_STEP: u64 = 10_000_000;
 
 impl WallOffset {
     /// The offset.
@@ -65,7 +65,7 @@ impl WallOffset {
     fn learn(&self, before: Nanos, wall: Nanos, after: Nanos) {
         let offset = ClockOffset::between(wall, before);
         let is_exact = after.saturating_sub(before) <= READ_WITHIN;
-        if is_exact && offset.get().abs_diff(self.get().get()) >= LEAST_STEP {
+        if is_exact && offset.get().abs_diff(self.get().get()) >= MIN_STEP {
             self.set(offset);
         }
     }

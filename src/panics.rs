@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_panics_is_caught_and_what_is_to_last_begins_anew() {
+    async fn panics_are_caught_and_lasting_work_begins_anew() {
         assert_eq!(catch_panic(async { 5 }).await, Ok(5));
         let after_a_while = async {
             tokio::task::yield_now().await;

@@ -29,7 +29,7 @@ const REMEMBERED: usize = 1 << 16;
 /// How many crossings may wait in memory until they are written to disk.
 const WAITING: usize = 4096;
 /// The shortest window, counted from 1970: there is one notification of a key at a mark in each minute of the clock at most.
-const SHORTEST: Nanos = Nanos::from_secs(60);
+const MIN_WINDOW: Nanos = Nanos::from_secs(60);
 
 /// The event that a key has reached a mark.
 #[derive(Clone, PartialEq)]
@@ -221,7 +221,7 @@ fn time_of_states(charge: &Charge, charged_at: Nanos, at: Nanos) -> Nanos {
 /// The number of the window that a key is in, which is full again at `full_at`: if the quota comes back all at once, the
 /// number of the window's end; otherwise the number of the limit's windows since 1970.
 fn window_at(algorithm: AlgorithmName, (at, full_at): (Nanos, Nanos), window: Option<Nanos>) -> u64 {
-    let shortest = SHORTEST.get();
+    let shortest = MIN_WINDOW.get();
     match algorithm {
         // to the nearest minute: gateways do not agree on the time to the nanosecond
         AlgorithmName::FixedWindow | AlgorithmName::QuotaReset => full_at.get().saturating_add(shortest / 2) / shortest,

@@ -16,8 +16,8 @@ const OF_CLUSTER: usize = MAX_HANDSHAKES;
 const OF_WORKER: usize = 8;
 const OF_LISTENER: usize = 2;
 /// The fewest descriptors with which the threads of a gateway start: its own, and those of each worker beside its listeners.
-const LEAST_OWN: usize = 20;
-const LEAST_OF_WORKER: usize = 5;
+const MIN_OWN: usize = 20;
+const MIN_OF_WORKER: usize = 5;
 /// A gateway with room for fewer clients warns when it starts.
 const FEW_CLIENTS: usize = 100;
 
@@ -48,7 +48,7 @@ pub struct Needs {
 impl Needs {
     /// The fewest descriptors with which the gateway starts.
     pub(super) fn least(self) -> usize {
-        LEAST_OF_WORKER.saturating_add(self.listeners).saturating_mul(self.workers).saturating_add(LEAST_OWN)
+        MIN_OF_WORKER.saturating_add(self.listeners).saturating_mul(self.workers).saturating_add(MIN_OWN)
     }
 }
 

@@ -373,16 +373,16 @@ fn of_strangers_requests_a_share_has_spans_whatever_they_ask_for() {
 
 #[test]
 fn a_collector_that_is_away_costs_spans_and_no_requests() {
-    const MOST: usize = 512;
+    const MAX_SPANS: usize = 512;
     let (origin, address) = (Origin::start(), nowhere());
     let gateway = start(&config(&origin, address, "sample: 1, max_spans: 512", ""));
     let mut client = gateway.client();
-    for _ in 0..MOST + 100 {
+    for _ in 0..MAX_SPANS + 100 {
         assert_eq!(client.get("/").status, 200);
     }
     let ended = |result| gateway.metrics().value("tollgate_trace_spans_total", &[("result", result)]).unwrap();
     wait_until("spans to be dropped", || ended("dropped") >= 100.0);
-    wait_until("spans to be given up", || ended("failed") == MOST as f64);
+    wait_until("spans to be given up", || ended("failed") == MAX_SPANS as f64);
     let failed = [("to", "traces"), ("result", "failure")];
     assert!(gateway.metrics().value("tollgate_delivery_attempts_total", &failed).unwrap() >= 4.0);
     let log = || gateway.process.stderr();

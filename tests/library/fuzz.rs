@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 mod targets;
 
 /// The maximum length of a mutation in bytes.
-const LONGEST: usize = 4096;
+const MAX_BYTES: usize = 4096;
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
@@ -66,7 +66,7 @@ fn mutated(corpus: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
             }
         }
     }
-    data.truncate(LONGEST);
+    data.truncate(MAX_BYTES);
     data
 }
 

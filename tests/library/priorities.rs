@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn who_may_use_all_gets_what_a_flood_with_a_floor_leaves(
+    fn a_plan_without_a_floor_gets_the_tokens_that_a_flood_leaves(
         which in 0..RULES.len(),
         floor in 1..ROOM,
         flood in prop::collection::vec((1..4u64, 0..100_000_000u64), 1..60),

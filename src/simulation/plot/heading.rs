@@ -7,7 +7,7 @@ use plotters::style::{BLACK, Color, RGBColor, ShapeStyle};
 use super::{Area, Column, DENIED, DrawError, MARGIN, OFFERED, PASSED, pixels, text};
 
 const TITLE: u32 = 20;
-const SMALLEST_TITLE: u32 = 13;
+const MIN_TITLE: u32 = 13;
 const WORDS: u32 = 14;
 const MAX_LINES: usize = 3;
 const LINE: u32 = 18;
@@ -35,8 +35,8 @@ impl Heading {
     /// Fits the heading into a column of this width.
     pub(super) fn of(column: &Column, width: u32) -> Self {
         let room = width.saturating_sub(2 * MARGIN);
-        let title_size = (SMALLEST_TITLE..=TITLE).rev().find(|size| length(&column.title, *size) <= room);
-        let title_size = title_size.unwrap_or(SMALLEST_TITLE);
+        let title_size = (MIN_TITLE..=TITLE).rev().find(|size| length(&column.title, *size) <= room);
+        let title_size = title_size.unwrap_or(MIN_TITLE);
         let title = fitting(&column.title, |text| length(text, title_size) <= room);
         Self { title, title_size, words: wrapped(&column.words, |text| length(text, WORDS) <= room) }
     }

@@ -44,7 +44,7 @@ fn a_whole_name_goes_before_a_wildcard_and_the_first_is_for_everybody_else() {
 }
 
 #[test]
-fn what_is_no_certificate_and_what_is_not_its_key_is_told_apart() {
+fn errors_tell_a_bad_certificate_from_a_key_of_another() {
     let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let certificate = CertificateParams::new(vec!["a.example".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
     let read = |certificate: &str, key: &str| Certificate::read(certificate.as_bytes(), key.as_bytes()).map(drop);
