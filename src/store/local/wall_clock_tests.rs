@@ -47,6 +47,16 @@ impl Place {
         self.ask(1, now).decision.is_admitted()
     }
 
+    /// Sets the wall clock forward and back, further each time. However often, that brings a limit of 3 once.
+    fn step_to_and_fro(&self) {
+        let mut admitted = 0;
+        for ahead in (0..1000).map(|step: i64| [1, -1][(step % 2) as usize] * step * 777) {
+            self.set(ahead);
+            admitted += (0..10).filter(|_| self.admits(at(1))).count();
+        }
+        assert!(admitted <= 2 * 3, "{admitted} in a second of a thousand steps");
+    }
+
     /// Spends all tokens.
     fn spend(&self, now: Nanos) {
         for _ in 0..100 {
@@ -126,12 +136,7 @@ fn a_charge_is_refunded_after_the_clock_was_set_back_in_its_window() {
 fn no_step_brings_more_than_one_sliding_window() {
     let arguments = [("limit", Value::Whole(3)), ("window", Value::Duration(Nanos::from_secs(3_600)))];
     let place = Place::new(&AlgorithmName::SlidingWindow.build(&arguments.into()).unwrap());
-    let mut admitted = 0;
-    for ahead in (0..1000).map(|step: i64| [1, -1][(step % 2) as usize] * step * 777) {
-        place.set(ahead);
-        admitted += (0..10).filter(|_| place.admits(at(1))).count();
-    }
-    assert!(admitted <= 2 * 3, "{admitted} in a second of a thousand steps");
+    place.step_to_and_fro();
     let waits = place.ask(0, at(1)).headroom.until_full;
     assert!(waits <= Nanos::from_secs(4 * 3_600), "{waits}");
 }
@@ -144,12 +149,7 @@ fn windows_from_the_epoch_begin_at_the_wall_clocks_hours_and_no_step_brings_more
     place.spend(at(0));
     let left = place.ask(0, at(0)).headroom.until_full;
     assert_eq!(left, Nanos::from_secs(1_000), "the hour of the wall clock");
-    let mut admitted = 0;
-    for ahead in (0..1000).map(|step: i64| [1, -1][(step % 2) as usize] * step * 777) {
-        place.set(ahead);
-        admitted += (0..10).filter(|_| place.admits(at(1))).count();
-    }
-    assert!(admitted <= 2 * 3, "{admitted} in a second of a thousand steps");
+    place.step_to_and_fro();
     let waits = place.ask(0, at(1)).headroom.until_full;
     assert!(waits <= Nanos::from_secs(3 * 3_600), "{waits}");
 }
